@@ -1,0 +1,63 @@
+# Lakehead's commands. `make help` lists them; a laptop and CI run the same words.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install check test lint types contracts sim demo bench-storage format lock clean
+
+help: ## List every command
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY) ## Make .venv and install the locked dependencies
+
+$(READY): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Lakehead needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=/path/to/python3."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test: lint types contracts ## Everything: format, lint, types, import contracts, all tests
+	$(BIN)/pytest
+
+check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
+	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200
+
+lint: $(READY)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+
+types: $(READY)
+	$(BIN)/mypy --no-error-summary
+
+contracts: $(READY)
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+SEEDS    ?= 20000
+SCENARIO ?=
+SEED     ?=
+sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n to replay one seed with its story
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--replay $(SEED))
+
+demo: $(READY) ## See the object storage and the simulator at work
+	@$(BIN)/python examples/storage_and_simulator.py
+
+bench-storage: $(READY) ## Measure the stores and the simulator against their limits
+	@$(BIN)/python -m bench.storage
+
+format: $(READY) ## Format the code and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+           --no-emit-find-links --no-annotate --custom-compile-command "make lock"
+lock: $(READY) ## Choose the newest dependencies that fit pyproject.toml, and write both lock files
+	$(COMPILE) --upgrade pyproject.toml -o requirements.txt
+	$(COMPILE) --upgrade pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

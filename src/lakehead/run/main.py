@@ -1,0 +1,47 @@
+"""The `lakehead` command."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.run.doctor import doctor
+from lakehead.storage.keys import InvalidKey
+
+SOME_WORK_FAILED = 1
+INPUT_IS_WRONG = 2
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's shape
+    if wanted:
+        typer.echo(f"lakehead {version('lakehead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lakehead(
+    *,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Land data in an Iceberg lakehouse exactly once.
+
+    Exit codes: 0 done, 1 some work failed, 2 the input or the configuration is wrong.
+    """
+
+
+app.command()(doctor)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one sentence, never a traceback."""
+    try:
+        app()
+    except LakeheadError as error:
+        typer.echo(f"lakehead: {error}", err=True)
+        sys.exit(INPUT_IS_WRONG if isinstance(error, Misconfigured | InvalidKey) else SOME_WORK_FAILED)

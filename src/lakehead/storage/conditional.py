@@ -1,0 +1,113 @@
+"""Conditional writes over a network: from answers that may be lost or lie to outcomes that can be believed.
+
+One try at a conditional write ends in one of four ways: it was applied; it was refused; it never left this
+machine; or nobody knows. A refusal is not believed as it stands: S3 answers 409 when nothing was written, and
+something on the way may have sent our request twice, so that our own success comes back as a refusal. So each
+write carries a nonce, and after anything but a plain success we look at what the key holds.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lakehead.clock import Clock
+from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.ids import Ids, Random
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.port import Created, Exists, Replaced, Stale, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a key held when we looked."""
+
+    version: Version
+    nonce: str | None
+    """The nonce of the write that stored it, where that write carried one."""
+
+
+class Refused(Exception):
+    """The store said that the precondition does not hold (412), or that it could not tell now (409)."""
+
+
+class Remote(Protocol):
+    """One request at a time to a store on the other side of a network. Neither method retries."""
+
+    async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
+        """Write once, with `expected` as the precondition; None means that the key must be absent.
+
+        Raises `Refused`; `Unavailable` if the request never got there; `OutcomeUnknown` if it may have.
+        """
+        ...
+
+    async def look(self, key: str) -> Seen | None:
+        """What the key holds now. Raises `Unavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionalWrites:
+    """`create` and `replace` on a remote store, each with one outcome or an honest `OutcomeUnknown`."""
+
+    remote: Remote
+    clock: Clock
+    ids: Ids
+    random: Random
+    backoff: Backoff
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        """Store the object only if the key is absent."""
+        match await self._write(key, body, expected=None):
+            case Replaced(version):
+                return Created(version)
+            case Stale(version):
+                assert version is not None, "an absent key refuses no create"  # noqa: S101 - for the type checker
+                return Exists(version)
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        """Store the object only if it is still that version."""
+        return await self._write(key, body, expected=version)
+
+    async def _write(self, key: str, body: bytes, *, expected: Version | None) -> Replaced | Stale:
+        nonce = self.ids.uuid()
+        doubt: OutcomeUnknown | None = None
+        failure: Exception | None = None
+        for pause in self.backoff.pauses(self.random):
+            if pause:
+                await self.clock.sleep(pause)
+            try:
+                return Replaced(await self.remote.attempt(key, body, nonce=nonce, expected=expected))
+            except Unavailable as error:
+                failure = error
+                continue
+            except OutcomeUnknown as error:
+                doubt = failure = error
+            except Refused as error:
+                failure = error
+            outcome = await self._look(key, nonce, expected)
+            if outcome is None:
+                continue  # A first try that lands late cannot hurt the next: both have the same precondition.
+            if doubt is None or isinstance(outcome, Replaced):
+                return outcome
+            raise OutcomeUnknown(
+                f"A write to {key} was left without an answer, and the object has changed since: "
+                "it may have been stored and replaced. Read the object before writing again."
+            ) from doubt
+        if doubt is not None:
+            raise OutcomeUnknown(
+                f"A write to {key} was left without an answer in {self.backoff.attempts} tries ({failure}). "
+                "Read the object before writing again."
+            ) from doubt
+        raise Unavailable(
+            f"The store did not take a write to {key} in {self.backoff.attempts} tries ({failure}). Try again later."
+        ) from failure
+
+    async def _look(self, key: str, nonce: str, expected: Version | None) -> Replaced | Stale | None:
+        """What became of the write with this nonce; None if nothing has changed yet, or the store does not say."""
+        try:
+            seen = await self.remote.look(key)
+        except Unavailable:
+            return None
+        if seen is not None and seen.nonce == nonce:
+            return Replaced(seen.version)
+        version = seen.version if seen else None
+        return None if version == expected else Stale(version)

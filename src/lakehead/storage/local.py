@@ -1,0 +1,347 @@
+"""A store in a folder of this machine, shared by all its processes."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from zlib import crc32
+
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.ids import Ids
+from lakehead.storage.keys import RESERVED, InvalidKey, check_folder, check_key, is_legal
+from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
+
+PAGE_SIZE = 1000
+LOCKS = 64
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO that somebody left in the folder must not wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalStore:
+    """Objects as plain files below a root folder, safe between processes and against a crash at any moment.
+
+    A write goes to a temporary file, is forced to disk, and then takes its name in one step, under one of a fixed
+    number of lock files: `link` for create, which the kernel refuses if the name is taken, `rename` for the others.
+    Readers take no lock; they see the old object or the new one. The folder of the name is forced to disk before
+    we answer.
+
+    A version is the file's time, inode and size. Each write gets a time later than any write before it under the
+    same lock, so versions never repeat, even if the machine's clock is set back. Every segment of a key is opened
+    relative to the one before it and symbolic links are not followed, so no key leads out of the root.
+    """
+
+    def __init__(self, root: Path, *, clock: Clock, ids: Ids) -> None:
+        self._root = root
+        self._clock = clock
+        self._ids = ids
+        self._prepared = False
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        """Store the object only if the key is absent."""
+        return await self._in_thread(self._create, key, body)
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        """Store the object only if it is still that version."""
+        return await self._in_thread(self._replace, key, body, version)
+
+    async def put(self, key: str, body: bytes) -> Version:
+        """Store the object whatever is there."""
+        return await self._in_thread(self._put, key, body)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        """The object or a range of it, or None where it is absent."""
+        return await self._in_thread(self._get, key, start, end)
+
+    async def head(self, key: str) -> Meta | None:
+        """What is known of the object without its body, or None where it is absent."""
+        return await self._in_thread(self._head, key)
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+        """Pages of the objects below a folder, in key order."""
+        check_folder(folder)
+        found = self._walk(folder, start_after.encode())
+        while page := await self._in_thread(lambda: list(islice(found, PAGE_SIZE))):
+            yield page
+
+    async def delete(self, key: str) -> None:
+        """Make the object absent."""
+        await self._in_thread(self._delete, key)
+
+    # --- writing
+
+    def _create(self, key: str, body: bytes) -> Created | Exists:
+        check_key(key)
+        with self._parent(key, make=True) as (parent, name):
+            # A look first spares the loser of a race the write; the link below decides.
+            if (there := _version_at(parent, name)) is not None:
+                return Exists(there)
+            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
+                self._stamp(file, lock)
+                try:
+                    os.link(temporary, name, src_dir_fd=None, dst_dir_fd=parent, follow_symlinks=False)
+                except FileExistsError:
+                    if (there := _version_at(parent, name)) is None:
+                        raise InvalidKey(f"The key {key!r} is a folder or a link here, not an object.") from None
+                    return Exists(there)
+                version = _version_of(os.fstat(file))
+            _force(parent, key)
+        return Created(version)
+
+    def _replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        check_key(key)
+        with self._parent(key, make=False) as (parent, name):
+            if (there := _version_at(parent, name)) != version:
+                return Stale(there)
+            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
+                if (there := _version_at(parent, name)) != version:
+                    return Stale(there)
+                new = self._rename(temporary, file, lock, parent, name)
+            _force(parent, key)
+        return Replaced(new)
+
+    def _put(self, key: str, body: bytes) -> Version:
+        check_key(key)
+        with self._parent(key, make=True) as (parent, name):
+            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
+                try:
+                    version = self._rename(temporary, file, lock, parent, name)
+                except IsADirectoryError:
+                    raise InvalidKey(f"The key {key!r} is a folder here, not an object.") from None
+            _force(parent, key)
+        return version
+
+    def _delete(self, key: str) -> None:
+        check_key(key)
+        with self._parent(key, make=False) as (parent, name):
+            if _version_at(parent, name) is None:
+                return
+            self._prepare()
+            with self._lock(key), suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            _force(parent, key)
+
+    def _rename(self, temporary: Path, file: int, lock: int, parent: int, name: str) -> Version:
+        self._stamp(file, lock)
+        version = _version_of(os.fstat(file))
+        os.rename(temporary, name, dst_dir_fd=parent)
+        return version
+
+    def _stamp(self, file: int, lock: int) -> None:
+        """Give the file a time later than every earlier write under this lock; the lock file's own time remembers."""
+        time_ns = max(self._clock.now_ns(), os.fstat(lock).st_mtime_ns + 1)
+        os.utime(lock, ns=(time_ns, time_ns))
+        os.utime(file, ns=(time_ns, time_ns))
+        if os.fstat(file).st_mtime_ns != time_ns:
+            raise Misconfigured(
+                f"The file system of {self._root} does not keep file times to the nanosecond, so versions of an object "
+                "could repeat. Put the store on another file system, such as ext4, XFS, Btrfs or APFS."
+            )
+
+    @contextmanager
+    def _temporary(self, body: bytes) -> Iterator[tuple[Path, int]]:
+        """A file with this body, on disk, that no reader sees; gone afterwards unless it was renamed."""
+        self._prepare()
+        while True:
+            path = self._own("tmp") / self._ids.uuid()
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            # Locked while in use, so that a sweep knows what a dead process left. A sweep may have come first.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                break
+            os.close(file)
+        try:
+            rest = memoryview(body)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            os.fsync(file)
+            yield path, file
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(file)
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[int]:
+        path = self._own("locks") / f"{crc32(key.encode()) % LOCKS:02x}"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _prepare(self) -> None:
+        """Before the first write: make our own folder, and remove temporary files whose writer has died."""
+        if self._prepared:
+            return
+        self._root.mkdir(exist_ok=True)
+        for name in ("tmp", "locks"):
+            self._own(name).mkdir(parents=True, exist_ok=True)
+        for path in self._own("tmp").iterdir():
+            with suppress(FileNotFoundError):
+                file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                except BlockingIOError:
+                    pass  # its writer lives
+                finally:
+                    os.close(file)
+        self._prepared = True
+
+    def _own(self, name: str) -> Path:
+        return self._root / RESERVED / name
+
+    # --- reading
+
+    def _get(self, key: str, start: int, end: int | None) -> Object | None:
+        check_key(key)
+        with self._parent(key, make=False) as (parent, name), _opened(parent, name) as file:
+            if file is None:
+                return None
+            meta = _meta_of(key, os.fstat(file))
+            stop = meta.size if end is None else min(end, meta.size)
+            with os.fdopen(file, "rb", closefd=False) as reader:
+                reader.seek(start)
+                return Object(meta, reader.read(max(0, stop - start)))
+
+    def _head(self, key: str) -> Meta | None:
+        check_key(key)
+        with self._parent(key, make=False) as (parent, name):
+            found = _stat_at(parent, name)
+            return _meta_of(key, found) if found else None
+
+    def _walk(self, folder: str, start_after: bytes) -> Iterator[Meta]:
+        """The objects below a folder in key order. A folder sorts as its name with the slash that follows it."""
+        with self._parent(f"{folder}/." if folder else ".", make=False) as (parent, _):
+            if parent == -1:
+                return
+            with os.scandir(parent) as found:
+                entries = [(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name) for e in found]
+            below = f"{folder}/" if folder else ""
+            for name in sorted(entries, key=os.fsencode):
+                key = below + name
+                if not is_legal(key.removesuffix("/")):
+                    continue
+                if name.endswith("/"):
+                    # The greatest keys of a folder start with its name: skip it only if even those come too early.
+                    if key.encode() > start_after or start_after.startswith(key.encode()):
+                        yield from self._walk(key[:-1], start_after)
+                elif key.encode() > start_after and (stats := _stat_at(parent, name)) is not None:
+                    yield _meta_of(key, stats)
+
+    @contextmanager
+    def _parent(self, key: str, *, make: bool) -> Iterator[tuple[int, str]]:
+        """The folder of a key, opened segment by segment, and the last segment. -1 is a folder that is not there."""
+        *folders, name = key.split("/")
+        if make:
+            self._prepare()
+        opened = _open_folder(str(self._root), None, make=False)
+        if opened == -1 and not self._root.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._root))
+        try:
+            for folder in folders:
+                if opened == -1:
+                    break
+                try:
+                    inner = _open_folder(folder, opened, make=make)
+                except OSError as error:
+                    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                        raise InvalidKey(
+                            f"The key {key!r} leads through {folder!r}, which is an object or a symbolic link."
+                        ) from None
+                    raise
+                os.close(opened)
+                opened = inner
+            yield opened, name
+        finally:
+            if opened != -1:
+                os.close(opened)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        except LakeheadError:
+            raise
+        except OSError as error:
+            if error.errno in _OPERATOR_MUST_ACT or not self._root.parent.is_dir():
+                raise Misconfigured(
+                    f"The folder {self._root} cannot be used ({error.strerror}): "
+                    "check that its parent exists and that this user may read and write it."
+                ) from error
+            raise Unavailable(f"The folder {self._root} did not work ({error}).") from error
+
+
+def _open_folder(name: str, parent: int | None, *, make: bool) -> int:
+    """Open a folder, or answer -1 where it is absent. The root itself may be a symbolic link, nothing below it."""
+    flags = _DIRECTORY if parent is None else _DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except FileNotFoundError:
+        if not make:
+            return -1
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
+    if parent is not None:
+        os.fsync(parent)
+    return os.open(name, flags, dir_fd=parent)
+
+
+@contextmanager
+def _opened(parent: int, name: str) -> Iterator[int | None]:
+    if _stat_at(parent, name) is None:
+        yield None
+        return
+    try:
+        file = os.open(name, _READ, dir_fd=parent)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _stat_at(parent: int, name: str) -> os.stat_result | None:
+    """The file's state; None for what is absent and for what is no object of ours, like a folder or a link."""
+    if parent == -1:
+        return None
+    try:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _version_at(parent: int, name: str) -> Version | None:
+    found = _stat_at(parent, name)
+    return _version_of(found) if found else None
+
+
+def _version_of(found: os.stat_result) -> Version:
+    return Version(f"{found.st_mtime_ns:x}.{found.st_ino:x}.{found.st_size:x}")
+
+
+def _meta_of(key: str, found: os.stat_result) -> Meta:
+    return Meta(key, found.st_size, _version_of(found), found.st_mtime_ns)
+
+
+def _force(folder: int, key: str) -> None:
+    """Force a folder to disk after one of its names has changed: if that fails, the change may be lost again."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        raise OutcomeUnknown(f"The change of {key} was made but could not be forced to disk ({error}).") from error

@@ -1,0 +1,77 @@
+"""A store in this process's memory: for tests, simulations and trying things out."""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+
+from lakehead.clock import Clock
+from lakehead.storage.keys import check_folder, check_key
+from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
+
+
+class MemoryStore:
+    """Objects in a dictionary. Each call is one step of the event loop, so it is atomic without a lock."""
+
+    def __init__(self, *, clock: Clock, page_size: int = 1000) -> None:
+        self._clock = clock
+        self._page_size = page_size
+        self._objects: dict[str, Object] = {}
+        self._writes = 0
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        """Store the object only if the key is absent."""
+        check_key(key)
+        if (there := self._objects.get(key)) is not None:
+            return Exists(there.meta.version)
+        return Created(self._store(key, body))
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        """Store the object only if it is still that version."""
+        check_key(key)
+        there = self._objects.get(key)
+        if there is None or there.meta.version != version:
+            return Stale(there.meta.version if there else None)
+        return Replaced(self._store(key, body))
+
+    async def put(self, key: str, body: bytes) -> Version:
+        """Store the object whatever is there."""
+        check_key(key)
+        return self._store(key, body)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        """The object or a range of it, or None where it is absent."""
+        check_key(key)
+        there = self._objects.get(key)
+        if there is None or (start == 0 and end is None):
+            return there
+        return Object(there.meta, there.body[start:end])
+
+    async def head(self, key: str) -> Meta | None:
+        """What is known of the object without its body, or None where it is absent."""
+        check_key(key)
+        there = self._objects.get(key)
+        return there.meta if there else None
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+        """Pages of the objects below a folder. Each page is taken when it is asked for."""
+        check_folder(folder)
+        below = f"{folder}/" if folder else ""
+        while True:
+            keys = sorted((key for key in self._objects if key.startswith(below)), key=str.encode)
+            first = bisect_right(keys, start_after.encode(), key=str.encode)
+            page = keys[first : first + self._page_size]
+            if page:
+                yield [self._objects[key].meta for key in page]
+            if len(page) < self._page_size:
+                return
+            start_after = page[-1]
+
+    async def delete(self, key: str) -> None:
+        """Make the object absent."""
+        check_key(key)
+        self._objects.pop(key, None)
+
+    def _store(self, key: str, body: bytes) -> Version:
+        self._writes += 1
+        version = Version(str(self._writes))
+        self._objects[key] = Object(Meta(key, len(body), version, self._clock.now_ns()), bytes(body))
+        return version
