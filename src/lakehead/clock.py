@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -16,8 +17,8 @@ class Clock(Protocol):
         """Seconds since some fixed moment, for measuring durations."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Let that much time pass."""
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let that much time pass, for whoever awaits it."""
         ...
 
 
@@ -32,6 +33,6 @@ class SystemClock:
         """Seconds since some fixed moment, for measuring durations."""
         return time.monotonic()
 
-    async def sleep(self, seconds: float) -> None:
-        """Let that much time pass."""
-        await asyncio.sleep(seconds)
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let that much time pass, for whoever awaits it."""
+        return asyncio.sleep(seconds)

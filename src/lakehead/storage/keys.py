@@ -1,5 +1,7 @@
 """Which keys are legal: those that mean the same object in every store."""
 
+from functools import lru_cache
+
 from lakehead.errors import LakeheadError
 
 MAX_KEY_BYTES = 896
@@ -50,6 +52,7 @@ def _check(path: str, what: str, limit: int) -> None:
         raise InvalidKey(f"The {what} {shown!r} {fault}.")
 
 
+@lru_cache(maxsize=4096)  # the same few manifests are asked for again and again
 def _fault(path: str, limit: int) -> str | None:
     try:
         size = len(path.encode())
@@ -62,12 +65,13 @@ def _fault(path: str, limit: int) -> str | None:
     if "\\" in path:
         return "has a backslash in it, which some stores turn into a slash"
     segments = path.split("/")
-    if "" in segments:
-        return "has an empty segment: it must not start or end with a slash, nor have two in a row"
     if segments[0] == RESERVED:
         return f"lies in {RESERVED}/, which belongs to the store itself"
-    if any(segment.endswith(".") for segment in segments):
-        return "has a segment that ends in a dot"
-    if any(len(segment.encode()) > MAX_SEGMENT_BYTES for segment in segments):
-        return f"has a segment longer than {MAX_SEGMENT_BYTES} bytes"
+    for segment in segments:
+        if not segment:
+            return "has an empty segment: it must not start or end with a slash, nor have two in a row"
+        if segment[-1] == ".":
+            return "has a segment that ends in a dot"
+        if size > MAX_SEGMENT_BYTES and len(segment.encode()) > MAX_SEGMENT_BYTES:
+            return f"has a segment longer than {MAX_SEGMENT_BYTES} bytes"
     return None

@@ -1,0 +1,209 @@
+"""A store that wraps any store and does to it what networks do, by seed.
+
+It stands below `ConditionalWrites`, the same code that settles what a real S3 client is told, so that protocols are
+tried over the answers that the port really gives, and that code is tried along with them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Any, TypeVar
+
+from lakehead.clock import Clock
+from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.ids import Ids
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.conditional import ConditionalWrites, Refused, Seen
+from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Store, Version
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    """What may happen to one request."""
+
+    CONFLICT = "409"
+    PRECONDITION = "412"
+    UNAVAILABLE = "503, not applied"
+    UNAVAILABLE_APPLIED = "503, applied"
+    TIMEOUT = "timeout, not applied"
+    TIMEOUT_APPLIED = "timeout, applied"
+    TIMEOUT_LANDS_LATER = "timeout, lands later"
+
+
+LOST_READS = {Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED}
+TIMEOUTS = {Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.TIMEOUT_LANDS_LATER}
+APPLIED = {None, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED}
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often each fault happens to a request, and how long requests take."""
+
+    probability: dict[Fault, float]
+    median_seconds: float = 0.01
+    """Half of the requests take longer each way; one in a thousand takes sixty times as long."""
+
+    timeout_seconds: float = 1.0
+
+    @classmethod
+    def all(cls, probability: float) -> "Faults":
+        """Every fault with the same probability."""
+        return cls(dict.fromkeys(Fault, probability))
+
+
+NO_FAULTS = Faults({})
+
+
+class FaultStore:
+    """A client's view of a store. Each request runs on the server's side: it lives on if the client dies."""
+
+    def __init__(
+        self,
+        inner: Store,
+        faults: Faults,
+        *,
+        random: Random,
+        clock: Clock,
+        ids: Ids,
+        note: Callable[[str], None] = lambda _: None,
+        backoff: Backoff = Backoff(attempts=4),  # noqa: B008 - frozen
+    ) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._random = random
+        self._clock = clock
+        self._note = note
+        self._writes = ConditionalWrites(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
+        self._any_fault = sum(faults.probability.values())
+        self._nonces: dict[tuple[str, Version], str] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        return await self._writes.create(key, body)
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        return await self._writes.replace(key, body, version)
+
+    async def put(self, key: str, body: bytes) -> Version:
+        return await self._write("put", key, lambda: self._inner.put(key, body))
+
+    async def delete(self, key: str) -> None:
+        await self._write("delete", key, lambda: self._inner.delete(key))
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        return await self._read("get", key, lambda: self._inner.get(key, start=start, end=end))
+
+    async def head(self, key: str) -> Meta | None:
+        return await self._read("head", key, lambda: self._inner.head(key))
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+        pages = self._inner.list(folder, start_after=start_after)
+        while True:
+            page = await self._read("list", folder, lambda: anext(pages, None))
+            if page is None:
+                return
+            yield page
+
+    # --- one request each, for ConditionalWrites
+
+    async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
+        async def apply() -> Version:
+            if expected is None:
+                created = await self._inner.create(key, body)
+                if isinstance(created, Exists):
+                    raise Refused("412")
+                version = created.version
+            else:
+                replaced = await self._inner.replace(key, body, expected)
+                if isinstance(replaced, Stale):
+                    raise Refused("412")
+                version = replaced.version
+            self._nonces[key, version] = nonce
+            return version
+
+        return await self._write("create" if expected is None else "replace", key, apply, conditional=True)
+
+    async def look(self, key: str) -> Seen | None:
+        meta = await self.head(key)
+        return Seen(meta.version, self._nonces.get((key, meta.version))) if meta else None
+
+    # --- the network
+
+    async def _write(self, verb: str, key: str, apply: Callable[[], Awaitable[T]], *, conditional: bool = False) -> T:
+        fault = self._draw()
+        if fault is not None:
+            self._note(f"{verb} {key}: {fault.value}")
+        if fault in (Fault.CONFLICT, Fault.PRECONDITION) and not conditional:
+            fault = Fault.UNAVAILABLE
+        if fault is Fault.TIMEOUT_LANDS_LATER:
+            self._detach(self._land_later(apply))
+        elif fault in APPLIED:
+            answer = await self._on_the_server(apply)
+            await self._clock.sleep(self._latency())
+            if fault is None:
+                return answer
+        if fault in TIMEOUTS:
+            await self._clock.sleep(self._faults.timeout_seconds)
+        elif fault not in APPLIED:
+            await self._clock.sleep(self._latency())
+        if fault in (Fault.CONFLICT, Fault.PRECONDITION):
+            raise Refused(fault.value)
+        raise OutcomeUnknown(f"{verb} {key}: no clear answer")
+
+    async def _read(self, verb: str, key: str, ask: Callable[[], Awaitable[T]]) -> T:
+        fault = self._draw()
+        await self._clock.sleep(self._faults.timeout_seconds if fault in TIMEOUTS else self._latency())
+        if fault in LOST_READS:
+            self._note(f"{verb} {key}: lost")
+            raise Unavailable(f"{verb} {key}: no answer")
+        answer = await ask()
+        await self._clock.sleep(self._latency())
+        return answer
+
+    async def _on_the_server(self, apply: Callable[[], Awaitable[T]]) -> T:
+        """Run outside of the process that asks: a request that has left is answered, whoever is there to hear it."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:
+            await self._clock.sleep(self._latency())
+            try:
+                result = await apply()
+            except Exception as error:  # noqa: BLE001 - the answer, whatever it is
+                if not answer.done():
+                    answer.set_exception(error)
+                    answer.exception()  # whoever asked may be dead and never hear it
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        self._detach(serve())
+        return await answer
+
+    async def _land_later(self, apply: Callable[[], Awaitable[object]]) -> None:
+        await self._clock.sleep(self._faults.timeout_seconds + 10 * self._latency())
+        try:
+            await apply()
+        except Refused:
+            return
+        self._note("a late write lands")
+
+    def _detach(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard, context=Context())
+
+    def _draw(self) -> Fault | None:
+        drawn = self._random.random()
+        if drawn < self._any_fault:
+            for fault, probability in self._faults.probability.items():
+                drawn -= probability
+                if drawn < 0:
+                    return fault
+        return None
+
+    def _latency(self) -> float:
+        return self._faults.median_seconds * 0.63 * self._random.paretovariate(1.5)

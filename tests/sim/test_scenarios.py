@@ -1,0 +1,57 @@
+"""Scenarios that must hold do, and those that are broken on purpose are caught."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim.__main__ import hunt
+from tests.sim.scenarios import BROKEN, EXPECTED, SOUND
+from tests.sim.world import Violation, simulate
+
+CATCH_WITHIN = 1_000
+SAMPLE = 25
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_scenario_holds_under_every_seed(name: str, seeds: range) -> None:
+    report = hunt(name, SOUND[name], seeds)
+
+    assert report is None, f"make sim SCENARIO={name} SEED={report.seed}: {report.failure!r}"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_scenario_is_caught(name: str) -> None:
+    report = hunt(name, BROKEN[name], range(CATCH_WITHIN))
+
+    assert report is not None
+    assert isinstance(report.failure, EXPECTED.get(name, Violation))
+
+
+@pytest.mark.parametrize("name", [*SOUND, *BROKEN])
+def test_a_seed_replays_to_the_same_trace_in_another_process(name: str) -> None:
+    scenario = {**SOUND, **BROKEN}[name]
+    here = [simulate(scenario, seed).trace for seed in range(SAMPLE)]
+
+    # Another hash seed: whatever depends on the order of a set shows.
+    there = subprocess.run(
+        [sys.executable, "-c", _PRINT_TRACES, name, str(SAMPLE)],
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.split()
+
+    assert here == there
+    assert len(set(here)) > SAMPLE // 2, "different seeds should differ"
+
+
+_PRINT_TRACES = """
+import sys
+from tests.sim.scenarios import BROKEN, SOUND
+from tests.sim.world import simulate
+for seed in range(int(sys.argv[2])):
+    print(simulate({**SOUND, **BROKEN}[sys.argv[1]], seed).trace)
+"""

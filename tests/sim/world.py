@@ -1,0 +1,191 @@
+"""A simulated world: processes that crash and pause, clocks that disagree, and a story of what happened."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any, TypeVar
+from zlib import crc32
+
+from lakehead.ids import SeededIds
+from lakehead.storage.memory import MemoryStore
+from tests.faults.store import Faults, FaultStore
+from tests.sim.loop import OWNER, Handle, SimulatedLoop
+
+T = TypeVar("T")
+
+START_NS = 1_800_000_000 * 10**9
+"""The wall time at which every simulation starts."""
+
+MAX_STORY = 2_000
+
+
+class Violation(AssertionError):
+    """Something that must always hold did not."""
+
+
+class SimulatedClock:
+    """The loop's time. Wall time may be off; time measured is not."""
+
+    def __init__(self, loop: SimulatedLoop, *, off_by: float = 0.0) -> None:
+        self._loop = loop
+        self._off_by_ns = int(off_by * 1e9)
+
+    def now_ns(self) -> int:
+        return START_NS + self._off_by_ns + int(self._loop.time() * 1e9)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        self._loop.call_at(self._loop.time() + seconds, _wake, woken)
+        return woken
+
+
+def _wake(sleeper: "asyncio.Future[None]") -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
+
+
+class Process:
+    """Tasks that live and die together. A crash runs no `finally`: the process is just not there any more."""
+
+    def __init__(self, name: str, number: int, world: "World") -> None:
+        self.name = name
+        self.number = number
+        self.alive = True
+        self._world = world
+        self._kept: list[Handle] | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._context = copy_context()
+        self._context.run(OWNER.set, self)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start a task of this process. If it raises, the simulation has found something."""
+        task = self._world.loop.create_task(work, name=self.name, context=self._context.copy())
+        task.add_done_callback(self._world.look_at, context=self._world.context)
+        self._tasks.append(task)
+        return task  # type: ignore[no-any-return]
+
+    def crash(self) -> None:
+        """Be gone at once. Requests that are on their way to a store still arrive there."""
+        self._world.note(f"{self.name} crashes")
+        self.alive = False
+        self._world.changed()
+
+    def pause(self, seconds: float) -> None:
+        """Stand still, as under a long collection of garbage, while the world goes on; then go on as if nothing was."""
+        if self._kept is None:
+            self._world.note(f"{self.name} pauses for {seconds:.3f} s")
+            self._kept = []
+            self._world.loop.call_later(seconds, self._resume, context=self._world.context)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has crashed, or all that was spawned has ended."""
+        return not self.alive or all(task.done() for task in self._tasks)
+
+    def withholds(self, handle: Handle) -> bool:
+        if not self.alive:
+            return True
+        if self._kept is None:
+            return False
+        self._kept.append(handle)
+        return True
+
+    def _resume(self) -> None:
+        kept, self._kept = self._kept or [], None
+        if self.alive:
+            self._world.note(f"{self.name} goes on")
+            self._world.loop.make_ready(kept)
+
+
+class World:
+    """What a scenario is given: a seed's worth of chance, time, processes and stores."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.loop = SimulatedLoop(self.random)  # type: ignore[abstract]  # sockets and signals are not simulated
+        self.clock = SimulatedClock(self.loop)
+        self.ids = SeededIds(self.random)
+        self.context = copy_context()
+        self.story: list[str] = []
+        self.failure: BaseException | None = None
+        self._numbers = count(1)
+        self._change: asyncio.Future[None] | None = None
+
+    def process(self, name: str) -> Process:
+        """A new process, which owns nothing of an earlier one of that name."""
+        return Process(name, next(self._numbers), self)
+
+    def faulty(self, inner: MemoryStore, faults: Faults) -> FaultStore:
+        """A client's view of a shared store, over a network with faults."""
+        return FaultStore(inner, faults, random=self.random, clock=self.clock, ids=self.ids, note=self.note)
+
+    def note(self, what: str) -> None:
+        """Tell what happens: for the trace, and for whoever replays the seed."""
+        self.loop.mark(crc32(what.encode()))
+        if len(self.story) < MAX_STORY:
+            owner = OWNER.get()
+            who = owner.name if isinstance(owner, Process) else "world"
+            self.story.append(f"{self.loop.time():10.4f} s  {who:<12} {what}")
+
+    def look_at(self, task: "asyncio.Task[Any]") -> None:
+        """Remember the first task of a process that raised."""
+        if not task.cancelled() and (error := task.exception()) is not None and self.failure is None:
+            self.failure = error
+        self.changed()
+
+    async def until(self, *processes: Process, at_most: float = 3_600.0) -> None:
+        """Wait until the processes are done, or one has failed."""
+        deadline = self.clock.monotonic() + at_most
+        while self.failure is None and not all(process.done for process in processes):
+            if self.clock.monotonic() > deadline:
+                raise Violation(f"not done after {at_most} s: {[p.name for p in processes if not p.done]}")
+            self._change = self.loop.create_future()
+            await self._change
+        if self.failure is not None:
+            raise self.failure
+
+    def changed(self) -> None:
+        """Wake whoever waits for processes to be done."""
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+
+
+Scenario = Callable[[World], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one seed came to."""
+
+    seed: int
+    trace: str
+    steps: int
+    seconds: float
+    story: list[str]
+    failure: BaseException | None
+
+
+def simulate(scenario: Scenario, seed: int) -> Report:
+    """Run a scenario under one seed. What it raises is its finding, and part of the report."""
+    world = World(seed)
+    failure: BaseException | None = None
+    try:
+        world.loop.simulate(scenario(world))
+    except Exception as error:  # noqa: BLE001 - whatever was raised is the finding
+        failure = error
+    return Report(seed, world.loop.trace_hash(), world.loop.steps, world.loop.time(), world.story, failure)
+
+
+async def until_sure(look: Callable[[], Awaitable[T]], clock: SimulatedClock, *, on: type[Exception]) -> T:
+    """Ask again, with a pause, until the question is answered."""
+    while True:
+        try:
+            return await look()
+        except on:
+            await clock.sleep(0.05)
