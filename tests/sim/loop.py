@@ -163,9 +163,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """End what a crash, a pause or the end of the run has left, without letting it do anything more."""
         for task in self._tasks:
             if not task.done():
-                task._log_destroy_pending = False  # asyncio's own switch
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
                 with suppress(Exception):  # it may try to await in a `finally`; nobody is there to answer
-                    task.get_coro().close()  # type: ignore[union-attr]  # our tasks are all made of coroutines
+                    task.get_coro().close()
 
     def _raise_what_nobody_saw(self) -> None:
         """A task that died with nobody looking is a bug that asyncio would only log."""

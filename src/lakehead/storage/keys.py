@@ -34,10 +34,20 @@ def is_legal(key: str) -> bool:
     return True
 
 
-def check_folder(folder: str) -> None:
-    """Raise `InvalidKey` unless keys can lie below the folder. The empty folder is the whole store."""
+def check_listing(folder: str, start_after: str) -> None:
+    """Raise `InvalidKey` unless keys can lie below the folder and after the other. Empty means from the beginning."""
     if folder:
         _check(folder, "folder", MAX_KEY_BYTES)
+    try:
+        start_after.encode()
+    except UnicodeEncodeError:
+        raise InvalidKey(f"A listing cannot start after {start_after!r}, which is not valid Unicode text.") from None
+
+
+def check_start(start: int) -> None:
+    """Raise `InvalidKey` unless a range can start there."""
+    if start < 0:
+        raise InvalidKey(f"A range of an object cannot start at {start}. It counts from 0, at the object's beginning.")
 
 
 def check_prefix(prefix: str) -> None:

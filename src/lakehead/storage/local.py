@@ -15,7 +15,7 @@ from zlib import crc32
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids
-from lakehead.storage.keys import RESERVED, InvalidKey, check_folder, check_key, is_legal
+from lakehead.storage.keys import RESERVED, InvalidKey, check_key, check_listing, check_start, is_legal
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
 
 PAGE_SIZE = 1000
@@ -24,7 +24,7 @@ LOCKS = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that somebody left in the folder must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP}
+_OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class LocalStore:
 
     async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
         """Pages of the objects below a folder, in key order."""
-        check_folder(folder)
+        check_listing(folder, start_after)
         found = self._walk(folder, start_after.encode())
         while page := await self._in_thread(lambda: list(islice(found, PAGE_SIZE))):
             yield page
@@ -87,6 +87,7 @@ class LocalStore:
         with self._parent(key, make=True) as (parent, name):
             # A look first spares the loser of a race the write; the link below decides.
             if (there := _version_at(parent, name)) is not None:
+                _force(parent, key)  # the winner may not have come to it yet
                 return Exists(there)
             with self._temporary(body) as (temporary, file), self._lock(key) as lock:
                 self._stamp(file, lock)
@@ -95,6 +96,7 @@ class LocalStore:
                 except FileExistsError:
                     if (there := _version_at(parent, name)) is None:
                         raise InvalidKey(f"The key {key!r} is a folder or a link here, not an object.") from None
+                    _force(parent, key)
                     return Exists(there)
                 version = _version_of(os.fstat(file))
             _force(parent, key)
@@ -126,12 +128,13 @@ class LocalStore:
     def _delete(self, key: str) -> None:
         check_key(key)
         with self._parent(key, make=False) as (parent, name):
-            if _version_at(parent, name) is None:
+            if parent == -1:
                 return
-            self._prepare()
-            with self._lock(key), suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parent)
-            _force(parent, key)
+            if _version_at(parent, name) is not None:
+                self._prepare()
+                with self._lock(key), suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=parent)
+            _force(parent, key)  # also where it was absent: an earlier delete may not have come to it
 
     def _rename(self, temporary: Path, file: int, lock: int, parent: int, name: str) -> Version:
         self._stamp(file, lock)
@@ -169,7 +172,8 @@ class LocalStore:
             os.fsync(file)
             yield path, file
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the outcome is decided; a sweep removes what stays behind
+                path.unlink(missing_ok=True)
             os.close(file)
 
     @contextmanager
@@ -186,19 +190,15 @@ class LocalStore:
         """Before the first write: make our own folder, and remove temporary files whose writer has died."""
         if self._prepared:
             return
-        self._root.mkdir(exist_ok=True)
-        for name in ("tmp", "locks"):
-            self._own(name).mkdir(parents=True, exist_ok=True)
+        if not self._root.exists():
+            self._root.mkdir()
+            _force_path(self._root.parent)
+        for folder in (self._root / RESERVED, self._own("tmp"), self._own("locks")):
+            folder.mkdir(exist_ok=True)
+            if folder.is_symlink():
+                raise Misconfigured(f"{folder} is a symbolic link. Remove it: the store keeps files of its own there.")
         for path in self._own("tmp").iterdir():
-            with suppress(FileNotFoundError):
-                file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-                except BlockingIOError:
-                    pass  # its writer lives
-                finally:
-                    os.close(file)
+            _remove_if_abandoned(path)
         self._prepared = True
 
     def _own(self, name: str) -> Path:
@@ -208,6 +208,7 @@ class LocalStore:
 
     def _get(self, key: str, start: int, end: int | None) -> Object | None:
         check_key(key)
+        check_start(start)
         with self._parent(key, make=False) as (parent, name), _opened(parent, name) as file:
             if file is None:
                 return None
@@ -255,20 +256,25 @@ class LocalStore:
             for folder in folders:
                 if opened == -1:
                     break
-                try:
-                    inner = _open_folder(folder, opened, make=make)
-                except OSError as error:
-                    if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                        raise InvalidKey(
-                            f"The key {key!r} leads through {folder!r}, which is an object or a symbolic link."
-                        ) from None
-                    raise
+                inner = self._enter(folder, opened, key, make=make)
                 os.close(opened)
                 opened = inner
             yield opened, name
         finally:
             if opened != -1:
                 os.close(opened)
+
+    def _enter(self, folder: str, parent: int, key: str, *, make: bool) -> int:
+        try:
+            return _open_folder(folder, parent, make=make)
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            if not make and _stat_at(parent, folder) is not None:
+                return -1  # below an object there is nothing
+            raise InvalidKey(
+                f"The key {key!r} leads through {folder!r}, which is an object or a symbolic link."
+            ) from None
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -337,6 +343,29 @@ def _version_of(found: os.stat_result) -> Version:
 
 def _meta_of(key: str, found: os.stat_result) -> Meta:
     return Meta(key, found.st_size, _version_of(found), found.st_mtime_ns)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    """Remove a temporary file unless its writer lives, which then holds its lock."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return  # gone meanwhile, or nothing that we put there
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(file)
+
+
+def _force_path(folder: Path) -> None:
+    opened = os.open(folder, _DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _force(folder: int, key: str) -> None:

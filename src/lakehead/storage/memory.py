@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 
 from lakehead.clock import Clock
-from lakehead.storage.keys import check_folder, check_key
+from lakehead.storage.keys import check_key, check_listing, check_start
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
 
 
@@ -40,6 +40,7 @@ class MemoryStore:
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         """The object or a range of it, or None where it is absent."""
         check_key(key)
+        check_start(start)
         there = self._objects.get(key)
         if there is None or (start == 0 and end is None):
             return there
@@ -53,7 +54,7 @@ class MemoryStore:
 
     async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
         """Pages of the objects below a folder. Each page is taken when it is asked for."""
-        check_folder(folder)
+        check_listing(folder, start_after)
         below = f"{folder}/" if folder else ""
         while True:
             keys = sorted((key for key in self._objects if key.startswith(below)), key=str.encode)

@@ -6,7 +6,7 @@ from lakehead.errors import Misconfigured
 from lakehead.ids import Ids
 from lakehead.storage.port import Created, Object, Replaced, Stale, Store, Version
 
-RACERS = 8
+RACERS = 4
 FOLDER = "_probe"
 
 ADVICE = (

@@ -21,7 +21,7 @@ from lakehead.ids import Ids, Random
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.conditional import ConditionalWrites, Refused, Seen
 from lakehead.storage.connect import Client
-from lakehead.storage.keys import check_folder, check_key
+from lakehead.storage.keys import check_key, check_listing, check_start
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class RemoteStore:
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         """The object or a range of it, or None where it is absent."""
         check_key(key)
+        check_start(start)
         options: GetOptions = {}
         if end is not None:
             options = {"range": (start, max(start + 1, end))}
@@ -109,7 +110,7 @@ class RemoteStore:
 
     async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
         """Pages of the objects below a folder, in the store's order."""
-        check_folder(folder)
+        check_listing(folder, start_after)
         with self._sentences():
             pages = obstore.list(self._retrying, folder or None, offset=start_after or None, chunk_size=PAGE_SIZE)
             async for page in pages:

@@ -1,0 +1,18 @@
+"""A local store in a folder of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from lakehead.storage.local import LocalStore
+from tests.unit.storage.local_folder import open_local
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> LocalStore:
+    return open_local(root)
