@@ -39,14 +39,12 @@ class Seaweed:
         assert self._process is not None
         return self._process.pid
 
-    def settings(
-        self, *, endpoint: str | None = None, request_timeout: float = 20.0, **credentials: str
-    ) -> StoreSettings:
+    def settings(self, *, endpoint: str | None = None, request_timeout: float = 20.0) -> StoreSettings:
         """How to reach it; by another way, such as a proxy, where an endpoint is given."""
         return StoreSettings(
             endpoint=endpoint or self.endpoint,
             region="us-east-1",
-            credentials={"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, **credentials},
+            credentials={"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
             request_timeout=request_timeout,
             backoff=Backoff(attempts=6, first_seconds=0.02, cap_seconds=0.5),
         )

@@ -190,8 +190,9 @@ class LocalStore:
         """Before the first write: make our own folder, and remove temporary files whose writer has died."""
         if self._prepared:
             return
-        if not self._root.exists():
-            self._root.mkdir()
+        missing = not self._root.exists()
+        self._root.mkdir(exist_ok=True)
+        if missing:
             _force_path(self._root.parent)
         for folder in (self._root / RESERVED, self._own("tmp"), self._own("locks")):
             folder.mkdir(exist_ok=True)

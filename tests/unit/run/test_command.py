@@ -1,0 +1,71 @@
+"""The `lakehead` command: answers, exit codes, and one sentence where something is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakehead.run.environment import store_settings
+
+LAKEHEAD = Path(sys.executable).with_name("lakehead")
+
+
+def lakehead(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([LAKEHEAD, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_doctor_says_that_a_store_is_fine_and_leaves_nothing_in_it(tmp_path: Path) -> None:
+    done = lakehead("doctor", "--store", f"file://{tmp_path}/lake")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("store ok")
+    assert [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and ".lakehead" not in path.parts] == []
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://host", "s3://", "s3://bucket?x=1", "file://host/folder"])
+def test_a_bad_url_is_one_sentence_without_a_traceback(url: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [LAKEHEAD, "doctor", "--store", url], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("lakehead: The store URL")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
+    done = lakehead("doctor", "--store", f"file://{tmp_path}/missing/lake")
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{tmp_path}/missing/lake" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_an_example() -> None:
+    assert "lakehead doctor --store file:///tmp/lake" in " ".join(lakehead("doctor", "--help").stdout.split())
+
+
+def test_the_version_is_printed() -> None:
+    assert lakehead("--version").stdout.startswith("lakehead 0.")
+
+
+def test_the_environment_becomes_settings() -> None:
+    environment = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": "",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:8333",
+        "AWS_REGION": "eu-west-1",
+        "AZURE_STORAGE_ACCOUNT_KEY": "azure",
+    }
+
+    s3, azure = store_settings("s3://bucket", environment), store_settings("az://container", environment)
+
+    assert s3.credentials == {"access_key_id": "key", "secret_access_key": "secret"}
+    assert (s3.endpoint, s3.region) == ("http://127.0.0.1:8333", "eu-west-1")
+    assert azure.credentials == {"account_key": "azure"}
+    assert azure.endpoint == ""
