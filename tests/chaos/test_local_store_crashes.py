@@ -134,7 +134,8 @@ def a_deed(operation: str, before: bytes | None, after: bytes | None, steps: str
 
 
 DEEDS = {
-    "create": a_deed("create", None, NEW, "mkdir open write fsync utime link unlink"),
+    "create": a_deed("create", None, NEW, "mkdir open write fsync utime link"),
+    "create by a named file": a_deed("create-named", None, NEW, "mkdir open write fsync utime link unlink"),
     "the first create of a store": a_deed("create", None, NEW, "mkdir open write fsync utime link", new_store=True),
     "replace": a_deed("replace", OLD, NEW, "open write fsync utime rename"),
     "the first put": a_deed("put", None, NEW, "mkdir open write fsync utime rename"),
@@ -373,13 +374,13 @@ def test_no_version_repeats_even_if_the_clock(offsets: list[int], tmp_path: Path
 
 async def write_versions(root: Path, offsets: list[int]) -> list[Version]:
     """Bodies of one size and files that take over each other's inode, so that nothing but the time can differ."""
-    clock, latest = SetClock(), time.time_ns() + 2 * HOUR_NS
-    store = LocalStore(root, clock=clock, ids=RandomIds())
+    clock, random, latest = SetClock(), Random(1), time.time_ns() + 2 * HOUR_NS
+    store = LocalStore(root, clock=clock, ids=RandomIds(), random=random)
     versions = [await store.put(KEY, OLD)]
     while len(versions) < 500:
         clock.time_ns = latest + offsets[len(versions) % len(offsets)]
         if len(versions) % 50 == 0:
-            store = LocalStore(root, clock=clock, ids=RandomIds())
+            store = LocalStore(root, clock=clock, ids=RandomIds(), random=random)
         match len(versions) % 3:
             case 0:
                 versions.append(await store.put(KEY, OLD))

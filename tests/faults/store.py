@@ -1,6 +1,6 @@
 """A store that wraps any store and does to it what networks do, by seed.
 
-It stands below `ConditionalWrites`, the same code that settles what a real S3 client is told, so that protocols are
+It stands below `Writes`, the same code that settles what a real S3 client is told, so that protocols are
 tried over the answers that the port really gives, and that code is tried along with them.
 """
 
@@ -16,8 +16,8 @@ from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Ids
 from lakehead.storage.backoff import Backoff
-from lakehead.storage.conditional import ConditionalWrites, Refused, Seen
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Store, Version
+from lakehead.storage.writes import Refused, Seen, Writes
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class FaultStore:
         self._random = random
         self._clock = clock
         self._note = note
-        self._writes = ConditionalWrites(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
+        self._writes = Writes(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
         self._any_fault = sum(faults.probability.values())
         self._nonces: dict[tuple[str, Version], str] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -89,10 +89,15 @@ class FaultStore:
         return await self._writes.replace(key, body, version)
 
     async def put(self, key: str, body: bytes) -> Version:
-        return await self._write("put", key, lambda: self._inner.put(key, body))
+        return await self._writes.unconditional(
+            key, lambda: self._write("put", key, lambda: self._inner.put(key, body))
+        )
 
     async def delete(self, key: str) -> None:
-        await self._write("delete", key, lambda: self._inner.delete(key))
+        async def request() -> None:
+            await self._write("delete", key, lambda: self._inner.delete(key))
+
+        await self._writes.unconditional(key, request)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         return await self._read("get", key, lambda: self._inner.get(key, start=start, end=end))
@@ -108,7 +113,7 @@ class FaultStore:
                 return
             yield page
 
-    # --- one request each, for ConditionalWrites
+    # --- one request each, for Writes
 
     async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
         async def apply() -> Version:
@@ -125,7 +130,7 @@ class FaultStore:
             self._nonces[key, version] = nonce
             return version
 
-        return await self._write("create" if expected is None else "replace", key, apply, conditional=True)
+        return await self._write("create" if expected is None else "replace", key, apply)
 
     async def look(self, key: str) -> Seen | None:
         meta = await self.head(key)
@@ -133,12 +138,10 @@ class FaultStore:
 
     # --- the network
 
-    async def _write(self, verb: str, key: str, apply: Callable[[], Awaitable[T]], *, conditional: bool = False) -> T:
+    async def _write(self, verb: str, key: str, apply: Callable[[], Awaitable[T]]) -> T:
         fault = self._draw()
         if fault is not None:
             self._note(f"{verb} {key}: {fault.value}")
-        if fault in (Fault.CONFLICT, Fault.PRECONDITION) and not conditional:
-            fault = Fault.UNAVAILABLE
         if fault is Fault.TIMEOUT_LANDS_LATER:
             self._detach(self._land_later(apply))
         elif fault in APPLIED:

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from lakehead.errors import OutcomeUnknown
-from lakehead.storage.conditional import Refused
 from lakehead.storage.memory import MemoryStore
+from lakehead.storage.writes import Refused
 from tests.faults.store import Fault, Faults
 from tests.sim.loop import Deadlock, Livelock, Unseen
 from tests.sim.world import SimulatedClock, World, simulate

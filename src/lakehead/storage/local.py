@@ -14,7 +14,7 @@ from zlib import crc32
 
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.ids import Ids
+from lakehead.ids import Ids, Random
 from lakehead.storage.keys import RESERVED, InvalidKey, check_key, check_listing, check_start, is_legal
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
 
@@ -24,6 +24,7 @@ LOCKS = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that somebody left in the folder must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_HAS_UNNAMED = hasattr(os, "O_TMPFILE") and Path("/proc/self/fd").is_dir()
 _OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 
 P = ParamSpec("P")
@@ -33,20 +34,21 @@ T = TypeVar("T")
 class LocalStore:
     """Objects as plain files below a root folder, safe between processes and against a crash at any moment.
 
-    A write goes to a temporary file, is forced to disk, and then takes its name in one step, under one of a fixed
-    number of lock files: `link` for create, which the kernel refuses if the name is taken, `rename` for the others.
-    Readers take no lock; they see the old object or the new one. The folder of the name is forced to disk before
-    we answer.
+    A body is written where nobody sees it and forced to disk, and then takes its name in one step: `link` for create,
+    which the kernel refuses if the name is taken; `rename` for replace and put, under one of a fixed number of lock
+    files, which keep the look at the old version and the step together. Readers take no lock; they see the old object
+    or the new one. The folder of the name is forced to disk before we answer.
 
-    A version is the file's time, inode and size. Each write gets a time later than any write before it under the
-    same lock, so versions never repeat, even if the machine's clock is set back. Every segment of a key is opened
-    relative to the one before it and symbolic links are not followed, so no key leads out of the root.
+    A version is the file's time, inode and size. The time is now plus up to a second of chance, and later than that of
+    the object it replaces, so versions do not repeat, even if the machine's clock is set back. Every segment of a key
+    is opened relative to the one before it and symbolic links are not followed, so no key leads out of the root.
     """
 
-    def __init__(self, root: Path, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, root: Path, *, clock: Clock, ids: Ids, random: Random) -> None:
         self._root = root
         self._clock = clock
         self._ids = ids
+        self._random = random
         self._prepared = False
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
@@ -85,20 +87,18 @@ class LocalStore:
     def _create(self, key: str, body: bytes) -> Created | Exists:
         check_key(key)
         with self._parent(key, make=True) as (parent, name):
-            # A look first spares the loser of a race the write; the link below decides.
+            # A look first spares whoever comes late the write; the link below decides.
             if (there := _version_at(parent, name)) is not None:
                 _force(parent, key)  # the winner may not have come to it yet
                 return Exists(there)
-            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
-                self._stamp(file, lock)
+            with self._unnamed(parent, body) as (path, version):
                 try:
-                    os.link(temporary, name, src_dir_fd=None, dst_dir_fd=parent, follow_symlinks=False)
+                    os.link(path, name, dst_dir_fd=parent, follow_symlinks=True)
                 except FileExistsError:
                     if (there := _version_at(parent, name)) is None:
                         raise InvalidKey(f"The key {key!r} is a folder or a link here, not an object.") from None
                     _force(parent, key)
                     return Exists(there)
-                version = _version_of(os.fstat(file))
             _force(parent, key)
         return Created(version)
 
@@ -107,19 +107,19 @@ class LocalStore:
         with self._parent(key, make=False) as (parent, name):
             if (there := _version_at(parent, name)) != version:
                 return Stale(there)
-            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
+            with self._temporary(body) as (path, _), self._lock(key):
                 if (there := _version_at(parent, name)) != version:
                     return Stale(there)
-                new = self._rename(temporary, file, lock, parent, name)
+                new = self._rename(path, parent, name)
             _force(parent, key)
         return Replaced(new)
 
     def _put(self, key: str, body: bytes) -> Version:
         check_key(key)
         with self._parent(key, make=True) as (parent, name):
-            with self._temporary(body) as (temporary, file), self._lock(key) as lock:
+            with self._temporary(body) as (path, _), self._lock(key):
                 try:
-                    version = self._rename(temporary, file, lock, parent, name)
+                    version = self._rename(path, parent, name)
                 except IsADirectoryError:
                     raise InvalidKey(f"The key {key!r} is a folder here, not an object.") from None
             _force(parent, key)
@@ -136,29 +136,50 @@ class LocalStore:
                     os.unlink(name, dir_fd=parent)
             _force(parent, key)  # also where it was absent: an earlier delete may not have come to it
 
-    def _rename(self, temporary: Path, file: int, lock: int, parent: int, name: str) -> Version:
-        self._stamp(file, lock)
-        version = _version_of(os.fstat(file))
-        os.rename(temporary, name, dst_dir_fd=parent)
-        return version
+    def _rename(self, path: str, parent: int, name: str) -> Version:
+        """Take the name, with a time later than that of the object that has it now."""
+        new, old = os.stat(path), _stat_at(parent, name)
+        if old is not None and old.st_mtime_ns >= new.st_mtime_ns:
+            os.utime(path, ns=(old.st_mtime_ns + 1, old.st_mtime_ns + 1))
+            new = os.stat(path)
+        os.rename(path, name, dst_dir_fd=parent)
+        return _version_of(new)
 
-    def _stamp(self, file: int, lock: int) -> None:
-        """Give the file a time later than every earlier write under this lock; the lock file's own time remembers."""
-        time_ns = max(self._clock.now_ns(), os.fstat(lock).st_mtime_ns + 1)
-        os.utime(lock, ns=(time_ns, time_ns))
+    def _fill(self, file: int, body: bytes) -> Version:
+        """Write the body and its time, and force both to disk."""
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        time_ns = self._clock.now_ns() + self._random.getrandbits(30)
         os.utime(file, ns=(time_ns, time_ns))
-        if os.fstat(file).st_mtime_ns != time_ns:
+        os.fsync(file)
+        found = os.fstat(file)
+        if found.st_mtime_ns != time_ns:
             raise Misconfigured(
                 f"The file system of {self._root} does not keep file times to the nanosecond, so versions of an object "
                 "could repeat. Put the store on another file system, such as ext4, XFS, Btrfs or APFS."
             )
+        return _version_of(found)
 
     @contextmanager
-    def _temporary(self, body: bytes) -> Iterator[tuple[Path, int]]:
-        """A file with this body, on disk, that no reader sees; gone afterwards unless it was renamed."""
+    def _unnamed(self, parent: int, body: bytes) -> Iterator[tuple[str, Version]]:
+        """A file with this body that has no name yet, and a path to link it from."""
+        file = _open_unnamed(parent)
+        if file is None:
+            with self._temporary(body) as named:
+                yield named
+            return
+        try:
+            yield f"/proc/self/fd/{file}", self._fill(file, body)
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def _temporary(self, body: bytes) -> Iterator[tuple[str, Version]]:
+        """A file with this body among our own; gone afterwards unless it was renamed."""
         self._prepare()
         while True:
-            path = self._own("tmp") / self._ids.uuid()
+            path = f"{self._own('tmp')}/{self._ids.uuid()}"
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             # Locked while in use, so that a sweep knows what a dead process left. A sweep may have come first.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -166,23 +187,19 @@ class LocalStore:
                 break
             os.close(file)
         try:
-            rest = memoryview(body)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-            os.fsync(file)
-            yield path, file
+            yield path, self._fill(file, body)
         finally:
-            with suppress(OSError):  # the outcome is decided; a sweep removes what stays behind
-                path.unlink(missing_ok=True)
+            with suppress(OSError):  # renamed; or the outcome is decided, and a sweep removes what stays behind
+                os.unlink(path)
             os.close(file)
 
     @contextmanager
-    def _lock(self, key: str) -> Iterator[int]:
+    def _lock(self, key: str) -> Iterator[None]:
         path = self._own("locks") / f"{crc32(key.encode()) % LOCKS:02x}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield lock
+            yield
         finally:
             os.close(lock)
 
@@ -304,6 +321,18 @@ def _open_folder(name: str, parent: int | None, *, make: bool) -> int:
     if parent is not None:
         os.fsync(parent)
     return os.open(name, flags, dir_fd=parent)
+
+
+def _open_unnamed(parent: int) -> int | None:
+    """A file that the system forgets if we die before it has a name; None where there is no such thing."""
+    if not _HAS_UNNAMED:
+        return None
+    try:
+        return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return None
+        raise
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def open_store(
             _forbid(url, parts, host=True)
             if not parts.path.strip("/"):
                 raise Misconfigured(f"The store URL {url!r} names no folder. Write file:///path/to/folder.")
-            return LocalStore(Path(unquote(parts.path)), clock=clock, ids=ids)
+            return LocalStore(Path(unquote(parts.path)), clock=clock, ids=ids, random=random)
         case "s3" | "gs" | "az":
             return _remote(url, parts, settings, clock, ids, random)
         case _:

@@ -40,7 +40,11 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Somebody else's object was seen at the key; ours was not stored."""
+    """Somebody else's object was seen at the key; ours was not stored.
+
+    Unless something between us and the store sent our request twice and somebody then replaced ours: whoever must be
+    sure after `Exists` or `Stale` looks for a mark of its own in the body.
+    """
 
     version: Version
 
@@ -71,7 +75,10 @@ class Store(Protocol):
     """
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
-        """Store the object only if the key is absent. Of many writers at once exactly one gets `Created`."""
+        """Store the object only if the key is absent. Of many writers at once exactly one gets `Created`.
+
+        If an answer is lost and somebody deletes the object before we look, it may be created a second time.
+        """
         ...
 
     async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:

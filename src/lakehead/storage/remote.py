@@ -19,10 +19,10 @@ from lakehead.clock import Clock
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.storage.backoff import Backoff
-from lakehead.storage.conditional import ConditionalWrites, Refused, Seen
 from lakehead.storage.connect import Client
 from lakehead.storage.keys import check_key, check_listing, check_start
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
+from lakehead.storage.writes import Refused, Seen, Writes
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode, PutResult
@@ -41,10 +41,10 @@ class _PastTheEnd(Exception):
 
 
 class RemoteStore:
-    """One bucket, seen through two clients: one that retries by itself, and one that never does.
+    """One bucket, seen through two clients: one that retries by itself, for reads, and one that never does.
 
-    A retry hidden in the client could turn our own successful conditional write into a refusal, so conditional
-    writes go through the client that tries once, and `ConditionalWrites` decides what to make of the answer.
+    A retry hidden in the client could turn our own successful conditional write into a refusal, or a write that was
+    applied into a failure. So writes go through the client that tries once, and `Writes` makes sense of the answers.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RemoteStore:
         self._once = once
         self._retrying = retrying
         self._versioned_by = versioned_by
-        self._writes = ConditionalWrites(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
+        self._writes = Writes(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         """Store the object only if the key is absent."""
@@ -79,8 +79,12 @@ class RemoteStore:
     async def put(self, key: str, body: bytes) -> Version:
         """Store the object whatever is there."""
         check_key(key)
-        with self._sentences(writing=key):
-            return self._version(await obstore.put_async(self._retrying, key, body, use_multipart=False))
+
+        async def request() -> Version:
+            with self._sentences(writing=key):
+                return self._version(await obstore.put_async(self._once, key, body, use_multipart=False))
+
+        return await self._writes.unconditional(key, request)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         """The object or a range of it, or None where it is absent."""
@@ -111,18 +115,25 @@ class RemoteStore:
     async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
         """Pages of the objects below a folder, in the store's order."""
         check_listing(folder, start_after)
-        with self._sentences():
-            pages = obstore.list(self._retrying, folder or None, offset=start_after or None, chunk_size=PAGE_SIZE)
-            async for page in pages:
-                yield [self._meta(found) for found in page]
+        try:
+            with self._sentences():
+                pages = obstore.list(self._retrying, folder or None, offset=start_after or None, chunk_size=PAGE_SIZE)
+                async for page in pages:
+                    yield [self._meta(found) for found in page]
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
 
     async def delete(self, key: str) -> None:
         """Make the object absent."""
         check_key(key)
-        with suppress(FileNotFoundError), self._sentences(writing=key):
-            await obstore.delete_async(self._retrying, key)
 
-    # --- one request each, for ConditionalWrites
+        async def request() -> None:
+            with suppress(FileNotFoundError), self._sentences(writing=key):
+                await obstore.delete_async(self._once, key)
+
+        await self._writes.unconditional(key, request)
+
+    # --- one request each, for Writes
 
     async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
         """Write once, with `expected` as the precondition; None means that the key must be absent."""
@@ -172,7 +183,7 @@ class RemoteStore:
                 raise self._no_bucket() from error
             raise
         except (AlreadyExistsError, PreconditionError) as error:
-            raise Refused(_gist(error)) from error
+            raise (Refused if writing else Unavailable)(_gist(error)) from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise self._denied(error) from error
         except BaseError as error:
@@ -185,13 +196,17 @@ class RemoteStore:
         match status:
             case 401 | 403:
                 return self._denied(error)
-            case 404:
+            case 404 if any(sign in text for sign in _NO_BUCKET):
                 return self._no_bucket()
+            case 404:
+                return FileNotFoundError(_gist(error))
             case 416:
                 return _PastTheEnd()
+            case 501:
+                return Misconfigured(f"{self._name} does not know a request that Lakehead needs ({_gist(error)}).")
             case 408 | 429:
                 pass
-            case _ if 300 <= status < 500:
+            case _ if 300 <= status < 500 and "RequestTimeout" not in text:
                 return Misconfigured(f"{self._name} refused a request ({_gist(error)}). Check endpoint and region.")
         if writing is None or "kind: Connect" in text:
             return Unavailable(f"{self._name} did not answer ({_gist(error)}). Check the endpoint and that it is up.")

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from lakehead.clock import SystemClock
-from lakehead.ids import RandomIds
+from lakehead.ids import Random, RandomIds
 from lakehead.storage.local import LocalStore
 from lakehead.storage.port import Version
 
@@ -14,7 +14,7 @@ NEW = b"the new and longer body"
 
 
 def open_local(root: Path) -> LocalStore:
-    return LocalStore(root, clock=SystemClock(), ids=RandomIds())
+    return LocalStore(root, clock=SystemClock(), ids=RandomIds(), random=Random())
 
 
 async def keys(store: LocalStore, folder: str = "") -> list[str]:

@@ -309,7 +309,7 @@ def test_a_temporary_file_that_is_swept_before_it_is_locked_is_made_again(
 
     async def story() -> None:
         monkeypatch.setattr(os, "open", opened_and_swept)
-        assert isinstance(await store.create(KEY, NEW), Created)
+        await store.put(KEY, NEW)
         assert await body(store, KEY) == NEW
 
     asyncio.run(story())

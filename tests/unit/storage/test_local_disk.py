@@ -83,7 +83,7 @@ def _is_folder(file: object, *_: object, **__: object) -> bool:
 
 
 def _is_new(_: object, flags: int, *__: object, **___: object) -> bool:
-    return bool(flags & os.O_EXCL)
+    return bool(flags & os.O_EXCL) or flags & os.O_TMPFILE == os.O_TMPFILE
 
 
 def _always(*_: object, **__: object) -> bool:

@@ -1,4 +1,4 @@
-"""Conditional writes over a network: from answers that may be lost or lie to outcomes that can be believed.
+"""Writes over a network: from answers that may be lost or lie to outcomes that can be believed.
 
 One try at a conditional write ends in one of four ways: it was applied; it was refused; it never left this
 machine; or nobody knows. A refusal is not believed as it stands: S3 answers 409 when nothing was written, and
@@ -6,14 +6,17 @@ something on the way may have sent our request twice, so that our own success co
 write carries a nonce, and after anything but a plain success we look at what the key holds.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lakehead.clock import Clock
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.port import Created, Exists, Replaced, Stale, Version
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Remote(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionalWrites:
-    """`create` and `replace` on a remote store, each with one outcome or an honest `OutcomeUnknown`."""
+class Writes:
+    """Writes to a remote store, tried again where that is safe, each with one outcome or an honest `OutcomeUnknown`."""
 
     remote: Remote
     clock: Clock
@@ -56,7 +59,7 @@ class ConditionalWrites:
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         """Store the object only if the key is absent."""
-        match await self._write(key, body, expected=None):
+        match await self._conditional(key, body, expected=None):
             case Replaced(version):
                 return Created(version)
             case Stale(version):
@@ -65,25 +68,51 @@ class ConditionalWrites:
 
     async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
         """Store the object only if it is still that version."""
-        return await self._write(key, body, expected=version)
+        return await self._conditional(key, body, expected=version)
 
-    async def _write(self, key: str, body: bytes, *, expected: Version | None) -> Replaced | Stale:
-        nonce = self.ids.uuid()
-        doubt: OutcomeUnknown | None = None
+    async def unconditional(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Make a request that does no harm when it is made twice."""
+        doubt: Exception | None = None
         failure: Exception | None = None
         for pause in self.backoff.pauses(self.random):
             if pause:
                 await self.clock.sleep(pause)
             try:
-                return Replaced(await self.remote.attempt(key, body, nonce=nonce, expected=expected))
+                return await request()
+            except OutcomeUnknown as error:
+                doubt = failure = error
+            except (Unavailable, Refused) as error:
+                failure = error
+            except Misconfigured as error:
+                if doubt is None:
+                    raise
+                failure = error
+                break
+        raise _gave_up(key, doubt, failure)
+
+    async def _conditional(self, key: str, body: bytes, *, expected: Version | None) -> Replaced | Stale:
+        nonce = self.ids.uuid()
+        doubt: Exception | None = None
+        failure: Exception | None = None
+        for pause in self.backoff.pauses(self.random):
+            if pause:
+                await self.clock.sleep(pause)
+            try:
+                try:
+                    return Replaced(await self.remote.attempt(key, body, nonce=nonce, expected=expected))
+                except OutcomeUnknown as error:
+                    doubt = failure = error
+                except Refused as error:
+                    failure = error
+                outcome = await self._look(key, nonce, expected)
             except Unavailable as error:
                 failure = error
                 continue
-            except OutcomeUnknown as error:
-                doubt = failure = error
-            except Refused as error:
+            except Misconfigured as error:
+                if doubt is None:
+                    raise
                 failure = error
-            outcome = await self._look(key, nonce, expected)
+                break
             if outcome is None:
                 continue  # A first try that lands late cannot hurt the next: both have the same precondition.
             if doubt is None or isinstance(outcome, Replaced):
@@ -92,22 +121,22 @@ class ConditionalWrites:
                 f"A write to {key} was left without an answer, and the object has changed since: "
                 "it may have been stored and replaced. Read the object before writing again."
             ) from doubt
-        if doubt is not None:
-            raise OutcomeUnknown(
-                f"A write to {key} was left without an answer in {self.backoff.attempts} tries ({failure}). "
-                "Read the object before writing again."
-            ) from doubt
-        raise Unavailable(
-            f"The store did not take a write to {key} in {self.backoff.attempts} tries ({failure}). Try again later."
-        ) from failure
+        raise _gave_up(key, doubt, failure)
 
     async def _look(self, key: str, nonce: str, expected: Version | None) -> Replaced | Stale | None:
-        """What became of the write with this nonce; None if nothing has changed yet, or the store does not say."""
-        try:
-            seen = await self.remote.look(key)
-        except Unavailable:
-            return None
+        """What became of the write with this nonce; None if nothing has changed yet."""
+        seen = await self.remote.look(key)
         if seen is not None and seen.nonce == nonce:
             return Replaced(seen.version)
         version = seen.version if seen else None
         return None if version == expected else Stale(version)
+
+
+def _gave_up(key: str, doubt: Exception | None, failure: Exception | None) -> LakeheadError:
+    error = (
+        Unavailable(f"The store did not take a change of {key} ({failure}). Try again later.")
+        if doubt is None
+        else OutcomeUnknown(f"A change of {key} was left without an answer ({failure}). Look before trying again.")
+    )
+    error.__cause__ = doubt or failure
+    return error

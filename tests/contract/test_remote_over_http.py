@@ -1,0 +1,532 @@
+"""The S3 adapter over real HTTP to a real server, with a proxy between them that injects what networks do."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, count, repeat
+from uuid import uuid4
+
+import pytest
+
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.ids import RandomIds
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.connect import StoreSettings
+from lakehead.storage.opening import open_store
+from lakehead.storage.port import Created, Exists, Object, Replaced, Stale, Store, Version
+from lakehead.storage.probe import RACERS, probe
+from tests.faults.proxy import Fault, Proxy, Request, Weather, answer, failure, loopback, proxy
+from tests.servers.ports import free_ports
+from tests.servers.seaweed import BUCKET, Seaweed
+
+KEY = "thing"
+BEFORE, OURS, THEIRS, NEWER = b"before", b"ours", b"theirs", b"newer"
+ATTEMPTS = 2
+"""Tries where all of them are to fail; elsewhere there are more than a test needs."""
+HURRIED = 0.3
+PATIENT = 10.0
+
+create_and_replace = pytest.mark.parametrize("deed", ["create", "replace"])
+
+
+def of_any(*faults: Fault) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
+
+
+def run(story: Coroutine[object, object, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await story
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(bounded())
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One key: we write to it through the proxy, and somebody else past it."""
+
+    proxy: Proxy
+    ours: Store
+    theirs: Store
+    version: Version | None
+
+    async def write(self) -> Created | Exists | Replaced | Stale:
+        """Create the object, or replace it where the scene began with one."""
+        if self.version is None:
+            return await self.ours.create(KEY, OURS)
+        return await self.ours.replace(KEY, OURS, self.version)
+
+    async def they_write(self) -> Version:
+        return await self.theirs.put(KEY, THEIRS)
+
+    async def there(self) -> Object:
+        found = await self.theirs.get(KEY)
+        assert found is not None
+        return found
+
+    async def assert_succeeded(self, outcome: Created | Exists | Replaced | Stale) -> None:
+        """We were told of our success, and the server took our body exactly once."""
+        there = await self.there()
+        assert there.body == OURS
+        assert outcome == (Created if self.version is None else Replaced)(there.meta.version)
+        assert self.proxy.answers["PUT", 200] == 1
+
+
+@asynccontextmanager
+async def scene(
+    seaweed: Seaweed,
+    deed: str = "replace",
+    *,
+    within: float = PATIENT,
+    attempts: int = 6,
+    weather: Weather | None = None,
+) -> AsyncIterator[Scene]:
+    url = f"s3://{BUCKET}/{uuid4()}"
+    theirs = open_store(url, seaweed.settings())
+    version = await theirs.put(KEY, BEFORE) if deed == "replace" else None
+    async with proxy(seaweed.endpoint, weather=weather) as between:
+        settings = seaweed.settings(endpoint=between.endpoint, request_timeout=within)
+        yield Scene(between, open_store(url, replace(settings, backoff=hardly_any_pause(attempts))), theirs, version)
+
+
+def hardly_any_pause(attempts: int) -> Backoff:
+    return Backoff(attempts=attempts, first_seconds=0.01, cap_seconds=0.05)
+
+
+def nobodys(seaweed: Seaweed) -> Store:
+    """A store at an address where nobody listens."""
+    settings = seaweed.settings(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+    return open_store(f"s3://{BUCKET}/{uuid4()}", replace(settings, backoff=hardly_any_pause(ATTEMPTS)))
+
+
+def patience(fault: Fault) -> float:
+    """How long to wait for an answer: only where none will come is it worth being quick."""
+    return HURRIED if fault.name.startswith("TIMEOUT") else PATIENT
+
+
+# --- one fault
+
+
+@create_and_replace
+@of_any(Fault.CONFLICT, Fault.PRECONDITION, Fault.UNAVAILABLE, Fault.TIMEOUT)
+def test_a_write_that_never_reached_the_server_is_tried_again(seaweed: Seaweed, deed: str, fault: Fault) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=patience(fault)) as on:
+            on.proxy.script("PUT", [fault])
+            await on.assert_succeeded(await on.write())
+            assert on.proxy.seen["PUT"] >= 2
+
+    run(story())
+
+
+@create_and_replace
+@of_any(Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
+def test_a_write_that_was_applied_without_our_being_told_is_our_success(
+    seaweed: Seaweed, deed: str, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=patience(fault)) as on:
+            on.proxy.script("PUT", [fault])
+            await on.assert_succeeded(await on.write())
+
+    run(story())
+
+
+@create_and_replace
+def test_a_look_that_fails_does_not_spoil_the_success(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed) as on:
+            on.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
+            on.proxy.script("HEAD", [Fault.UNAVAILABLE])
+            await on.assert_succeeded(await on.write())
+
+    run(story())
+
+
+# --- a write that lands when nobody expects it any more
+
+
+@create_and_replace
+def test_a_write_that_lands_just_before_we_look_is_our_success(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=HURRIED) as on:
+            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
+            on.proxy.before("HEAD", on.proxy.release)
+            await on.assert_succeeded(await on.write())
+
+    run(story())
+
+
+@create_and_replace
+def test_a_write_that_lands_just_before_it_is_tried_again_is_our_success(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=HURRIED) as on:
+
+            async def land_at_the_second_try() -> None:
+                on.proxy.before("PUT", on.proxy.release)
+
+            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
+            on.proxy.before("HEAD", land_at_the_second_try)
+            await on.assert_succeeded(await on.write())
+            assert on.proxy.answers["PUT", 412] >= 1
+
+    run(story())
+
+
+@create_and_replace
+def test_a_write_that_lands_after_our_success_changes_nothing(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=HURRIED) as on:
+            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
+            await on.assert_succeeded(outcome := await on.write())
+            assert isinstance(outcome, Created | Replaced)
+            newer = await on.theirs.replace(KEY, NEWER, outcome.version)
+            assert isinstance(newer, Replaced)
+            assert await on.proxy.release() == [412]
+            there = await on.there()
+            assert (there.body, there.meta.version) == (NEWER, newer.version)
+
+    run(story())
+
+
+@create_and_replace
+def test_of_two_tries_that_land_after_we_gave_up_one_is_stored(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=HURRIED, attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", repeat(Fault.TIMEOUT_LANDS_LATER))
+            with pytest.raises(OutcomeUnknown):
+                await on.write()
+            assert await on.proxy.release() == [200, 412]
+            assert (await on.there()).body == OURS
+
+    run(story())
+
+
+# --- every try fails
+
+
+@create_and_replace
+@of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
+def test_a_write_that_may_have_been_applied_is_unknown_when_nobody_can_tell(
+    seaweed: Seaweed, deed: str, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=patience(fault), attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", repeat(fault))
+            on.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
+            with pytest.raises(OutcomeUnknown, match=KEY):
+                await on.write()
+            assert on.proxy.seen["PUT"] == ATTEMPTS
+
+    run(story())
+
+
+@create_and_replace
+@of_any(Fault.CONFLICT, Fault.PRECONDITION)
+def test_one_doubtful_try_makes_the_outcome_unknown_whatever_the_others_were_told(
+    seaweed: Seaweed, deed: str, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", chain([Fault.UNAVAILABLE], repeat(fault)))
+            with pytest.raises(OutcomeUnknown, match=KEY):
+                await on.write()
+            assert on.proxy.seen["PUT"] == ATTEMPTS
+
+    run(story())
+
+
+@create_and_replace
+@of_any(Fault.CONFLICT, Fault.PRECONDITION)
+def test_a_write_that_is_refused_each_time_with_nothing_changed_is_unavailable(
+    seaweed: Seaweed, deed: str, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", repeat(fault))
+            with pytest.raises(Unavailable, match=KEY):
+                await on.write()
+            assert on.proxy.seen["PUT"] == ATTEMPTS
+            assert on.proxy.answers["PUT", 200] == 0
+
+    run(story())
+
+
+@create_and_replace
+def test_a_write_to_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed) as on:
+            with pytest.raises(Unavailable, match="could not connect"):
+                await replace(on, ours=nobodys(seaweed)).write()
+
+    run(story())
+
+
+# --- somebody else
+
+
+@create_and_replace
+@of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
+def test_a_doubtful_write_over_which_somebody_else_wrote_is_unknown(seaweed: Seaweed, deed: str, fault: Fault) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, within=patience(fault)) as on:
+            on.proxy.script("PUT", [fault])
+            on.proxy.before("HEAD", on.they_write)
+            with pytest.raises(OutcomeUnknown, match=KEY):
+                await on.write()
+            assert (await on.there()).body == THEIRS
+
+    run(story())
+
+
+def test_a_doubtful_replacement_after_which_somebody_else_deleted_is_unknown(seaweed: Seaweed) -> None:
+    async def story() -> None:
+        async with scene(seaweed, "replace") as on:
+            on.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
+            on.proxy.before("HEAD", lambda: on.theirs.delete(KEY))
+            with pytest.raises(OutcomeUnknown, match=KEY):
+                await on.write()
+            assert await on.theirs.get(KEY) is None
+
+    run(story())
+
+
+@create_and_replace
+@pytest.mark.parametrize("faults", [[], [Fault.CONFLICT], [Fault.PRECONDITION]], ids=["clean", "409", "412"])
+def test_a_refusal_that_is_somebody_elses_doing_names_their_version(
+    seaweed: Seaweed, deed: str, faults: list[Fault]
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed) as on:
+            theirs = await on.they_write()
+            on.proxy.script("PUT", faults)
+            assert await on.write() == (Exists if deed == "create" else Stale)(theirs)
+            assert on.proxy.seen["PUT"] == 1
+            assert (await on.there()).body == THEIRS
+
+    run(story())
+
+
+@pytest.mark.parametrize("faults", [[], [Fault.CONFLICT], [Fault.PRECONDITION]], ids=["clean", "409", "412"])
+def test_a_replacement_of_what_somebody_else_deleted_is_stale(seaweed: Seaweed, faults: list[Fault]) -> None:
+    async def story() -> None:
+        async with scene(seaweed, "replace") as on:
+            await on.theirs.delete(KEY)
+            on.proxy.script("PUT", faults)
+            assert await on.write() == Stale(None)
+            assert await on.theirs.get(KEY) is None
+
+    run(story())
+
+
+# --- reads, and writes without a precondition
+
+
+async def get(store: Store) -> object:
+    found = await store.get(KEY)
+    return found and found.body
+
+
+async def head(store: Store) -> object:
+    found = await store.head(KEY)
+    return found and found.size
+
+
+async def listing(store: Store) -> object:
+    return [found.key async for page in store.list() for found in page]
+
+
+Read = Callable[[Store], Coroutine[object, object, object]]
+every_read = pytest.mark.parametrize(
+    ("method", "read", "expected"), [("GET", get, BEFORE), ("HEAD", head, len(BEFORE)), ("GET", listing, [KEY])]
+)
+
+
+@every_read
+@of_any(Fault.UNAVAILABLE, Fault.TIMEOUT, Fault.RESET_APPLIED)
+def test_a_read_that_fails_at_first_is_tried_again(
+    seaweed: Seaweed, method: str, read: Read, expected: object, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, within=patience(fault)) as on:
+            on.proxy.script(method, [fault])
+            assert await read(on.ours) == expected
+            assert on.proxy.seen[method] >= 2
+
+    run(story())
+
+
+@every_read
+@of_any(Fault.UNAVAILABLE, Fault.TIMEOUT, Fault.RESET_APPLIED)
+def test_a_read_that_fails_each_time_is_unavailable(
+    seaweed: Seaweed, method: str, read: Read, expected: object, fault: Fault
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, within=patience(fault), attempts=ATTEMPTS) as on:
+            assert await read(on.theirs) == expected
+            on.proxy.script(method, repeat(fault))
+            with pytest.raises(Unavailable):
+                await read(on.ours)
+            assert on.proxy.seen[method] == ATTEMPTS
+
+    run(story())
+
+
+@pytest.mark.parametrize("read", [get, head, listing])
+def test_a_read_from_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, read: Read) -> None:
+    async def story() -> None:
+        with pytest.raises(Unavailable, match="could not connect"):
+            await read(nobodys(seaweed))
+
+    run(story())
+
+
+@of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
+def test_a_put_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
+    async def story() -> None:
+        async with scene(seaweed, within=patience(fault)) as on:
+            on.proxy.script("PUT", [fault])
+            version = await on.ours.put(KEY, OURS)
+            there = await on.there()
+            assert (there.body, there.meta.version) == (OURS, version)
+
+    run(story())
+
+
+@of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.RESET_APPLIED)
+def test_a_delete_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
+    async def story() -> None:
+        async with scene(seaweed, within=patience(fault)) as on:
+            on.proxy.script("POST", [fault])
+            await on.ours.delete(KEY)
+            assert await on.theirs.get(KEY) is None
+
+    run(story())
+
+
+# --- everything at once
+
+TASKS, INCREMENTS, CHANCE = 8, 10, 0.05
+SENT_TWICE = frozenset({Fault.PRECONDITION_APPLIED})
+"""What makes a refusal untrue if somebody else replaces our write before we look: then only the body can tell."""
+
+
+async def increment(store: Store, mine: list[int], *, refusals_are_true: bool) -> None:
+    """Add our entry to the counter, once, whatever happens on the way."""
+    in_doubt = not refusals_are_true
+    for _ in range(200):
+        try:
+            there = await store.get(KEY)
+            assert there is not None
+            counter = json.loads(there.body)
+            if mine in counter["entries"]:
+                assert in_doubt, f"{mine} was stored, and we were told that it was not"
+                return
+            body = json.dumps({"count": counter["count"] + 1, "entries": [*counter["entries"], mine]}).encode()
+            if isinstance(await store.replace(KEY, body, there.meta.version), Replaced):
+                return
+        except Unavailable:
+            pass
+        except OutcomeUnknown:
+            in_doubt = True
+    raise AssertionError(f"{mine} was not stored in 200 rounds")
+
+
+@pytest.mark.parametrize(("seed", "left_out"), [(1, frozenset()), (2, SENT_TWICE)], ids=["all_faults", "true_refusals"])
+def test_in_a_storm_every_increment_is_counted_once(seaweed: Seaweed, seed: int, left_out: frozenset[Fault]) -> None:
+    weather = Weather(seed=seed, chances={fault: CHANCE for fault in Fault if fault not in left_out})
+
+    async def task(store: Store, number: int) -> None:
+        for n in range(INCREMENTS):
+            await increment(store, [number, n], refusals_are_true=bool(left_out))
+
+    async def story() -> None:
+        async with scene(seaweed, within=HURRIED, weather=weather) as on:
+            await on.theirs.put(KEY, json.dumps({"count": 0, "entries": []}).encode())
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(TASKS):
+                    tasks.create_task(task(on.ours, number))
+            assert on.proxy.faults.keys() == weather.chances.keys()
+            assert 200 not in await on.proxy.release()
+            counter = json.loads((await on.there()).body)
+            assert counter["count"] == TASKS * INCREMENTS
+            assert sorted(counter["entries"]) == [[t, n] for t in range(TASKS) for n in range(INCREMENTS)]
+
+    run(story())
+
+
+# --- the probe
+
+
+class TinyS3:
+    """As much of S3 as the probe needs, honouring preconditions or not."""
+
+    def __init__(self, *, ignored: str | None) -> None:
+        self.objects: dict[str, tuple[str, str, bytes]] = {}
+        self._ignored = ignored
+        self._versions: Iterator[int] = count(1)
+
+    async def handle(self, request: Request) -> bytes:
+        match request.method:
+            case "PUT":
+                return self._put(request)
+            case "POST":
+                keys = re.findall(r"<Key>([^<]+)</Key>", request.body.decode())
+                for key in keys:
+                    self.objects.pop(f"/{BUCKET}/{key}", None)
+                deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+                return answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), Content_Type="application/xml")
+            case _:
+                return self._get(request)
+
+    def _put(self, request: Request) -> bytes:
+        there = self.objects.get(request.target)
+        for name, holds in (
+            ("if-none-match", there is None),
+            ("if-match", there is not None and there[0] == request.header("if-match")),
+        ):
+            if name != self._ignored and request.header(name) and not holds:
+                return failure(request, 412, "PreconditionFailed")
+        e_tag = f'"{next(self._versions)}"'
+        self.objects[request.target] = (e_tag, request.header("x-amz-meta-nonce") or "", request.body)
+        return answer(200, ETag=e_tag)
+
+    def _get(self, request: Request) -> bytes:
+        if request.target not in self.objects:
+            return failure(request, 404, "NoSuchKey")
+        e_tag, nonce, body = self.objects[request.target]
+        return answer(
+            200,
+            b"" if request.method == "HEAD" else body,
+            Content_Length=str(len(body)),
+            ETag=e_tag,
+            Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT",
+            x_amz_meta_nonce=nonce,
+        )
+
+
+async def probe_tiny(server: TinyS3) -> None:
+    async with loopback(server.handle) as endpoint:
+        credentials = {"access_key_id": "any", "secret_access_key": "any"}
+        settings = StoreSettings(endpoint=endpoint, region="us-east-1", credentials=credentials)
+        await probe(open_store(f"s3://{BUCKET}", settings), ids=RandomIds())
+
+
+def test_the_probe_accepts_a_server_that_honours_both_preconditions() -> None:
+    server = TinyS3(ignored=None)
+    run(probe_tiny(server))
+    assert server.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("ignored", "deed"), [("if-none-match", "create one object"), ("if-match", "replace one version")]
+)
+def test_the_probe_refuses_a_server_that_ignores_a_precondition(ignored: str, deed: str) -> None:
+    server = TinyS3(ignored=ignored)
+    with pytest.raises(Misconfigured, match=f"{RACERS} of {RACERS} writers at once {deed}"):
+        run(probe_tiny(server))
+    assert server.objects == {}
