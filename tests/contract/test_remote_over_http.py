@@ -2,111 +2,31 @@
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from itertools import chain, count, repeat
-from uuid import uuid4
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from itertools import chain, repeat
 
 import pytest
 
-from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.ids import RandomIds
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.connect import StoreSettings
-from lakehead.storage.opening import open_store
-from lakehead.storage.port import Created, Exists, Object, Replaced, Stale, Store, Version
-from lakehead.storage.probe import RACERS, probe
-from tests.faults.proxy import Fault, Proxy, Request, Weather, answer, failure, loopback, proxy
-from tests.servers.ports import free_ports
-from tests.servers.seaweed import BUCKET, Seaweed
-
-KEY = "thing"
-BEFORE, OURS, THEIRS, NEWER = b"before", b"ours", b"theirs", b"newer"
-ATTEMPTS = 2
-"""Tries where all of them are to fail; elsewhere there are more than a test needs."""
-HURRIED = 0.3
-PATIENT = 10.0
-
-create_and_replace = pytest.mark.parametrize("deed", ["create", "replace"])
-
-
-def of_any(*faults: Fault) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
-
-
-def run(story: Coroutine[object, object, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await story
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(bounded())
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """One key: we write to it through the proxy, and somebody else past it."""
-
-    proxy: Proxy
-    ours: Store
-    theirs: Store
-    version: Version | None
-
-    async def write(self) -> Created | Exists | Replaced | Stale:
-        """Create the object, or replace it where the scene began with one."""
-        if self.version is None:
-            return await self.ours.create(KEY, OURS)
-        return await self.ours.replace(KEY, OURS, self.version)
-
-    async def they_write(self) -> Version:
-        return await self.theirs.put(KEY, THEIRS)
-
-    async def there(self) -> Object:
-        found = await self.theirs.get(KEY)
-        assert found is not None
-        return found
-
-    async def assert_succeeded(self, outcome: Created | Exists | Replaced | Stale) -> None:
-        """We were told of our success, and the server took our body exactly once."""
-        there = await self.there()
-        assert there.body == OURS
-        assert outcome == (Created if self.version is None else Replaced)(there.meta.version)
-        assert self.proxy.answers["PUT", 200] == 1
-
-
-@asynccontextmanager
-async def scene(
-    seaweed: Seaweed,
-    deed: str = "replace",
-    *,
-    within: float = PATIENT,
-    attempts: int = 6,
-    weather: Weather | None = None,
-) -> AsyncIterator[Scene]:
-    url = f"s3://{BUCKET}/{uuid4()}"
-    theirs = open_store(url, seaweed.settings())
-    version = await theirs.put(KEY, BEFORE) if deed == "replace" else None
-    async with proxy(seaweed.endpoint, weather=weather) as between:
-        settings = seaweed.settings(endpoint=between.endpoint, request_timeout=within)
-        yield Scene(between, open_store(url, replace(settings, backoff=hardly_any_pause(attempts))), theirs, version)
-
-
-def hardly_any_pause(attempts: int) -> Backoff:
-    return Backoff(attempts=attempts, first_seconds=0.01, cap_seconds=0.05)
-
-
-def nobodys(seaweed: Seaweed) -> Store:
-    """A store at an address where nobody listens."""
-    settings = seaweed.settings(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
-    return open_store(f"s3://{BUCKET}/{uuid4()}", replace(settings, backoff=hardly_any_pause(ATTEMPTS)))
-
-
-def patience(fault: Fault) -> float:
-    """How long to wait for an answer: only where none will come is it worth being quick."""
-    return HURRIED if fault.name.startswith("TIMEOUT") else PATIENT
-
+from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.storage.port import Created, Exists, Replaced, Stale, Store
+from tests.contract.scene import (
+    ATTEMPTS,
+    BEFORE,
+    HURRIED,
+    KEY,
+    NEWER,
+    OURS,
+    THEIRS,
+    create_and_replace,
+    nobodys,
+    of_any,
+    patience,
+    run,
+    scene,
+)
+from tests.faults.proxy import Fault, Weather
+from tests.servers.seaweed import Seaweed
 
 # --- one fault
 
@@ -457,76 +377,3 @@ def test_in_a_storm_every_increment_is_counted_once(seaweed: Seaweed, seed: int,
             assert sorted(counter["entries"]) == [[t, n] for t in range(TASKS) for n in range(INCREMENTS)]
 
     run(story())
-
-
-# --- the probe
-
-
-class TinyS3:
-    """As much of S3 as the probe needs, honouring preconditions or not."""
-
-    def __init__(self, *, ignored: str | None) -> None:
-        self.objects: dict[str, tuple[str, str, bytes]] = {}
-        self._ignored = ignored
-        self._versions: Iterator[int] = count(1)
-
-    async def handle(self, request: Request) -> bytes:
-        match request.method:
-            case "PUT":
-                return self._put(request)
-            case "POST":
-                keys = re.findall(r"<Key>([^<]+)</Key>", request.body.decode())
-                for key in keys:
-                    self.objects.pop(f"/{BUCKET}/{key}", None)
-                deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-                return answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), Content_Type="application/xml")
-            case _:
-                return self._get(request)
-
-    def _put(self, request: Request) -> bytes:
-        there = self.objects.get(request.target)
-        for name, holds in (
-            ("if-none-match", there is None),
-            ("if-match", there is not None and there[0] == request.header("if-match")),
-        ):
-            if name != self._ignored and request.header(name) and not holds:
-                return failure(request, 412, "PreconditionFailed")
-        e_tag = f'"{next(self._versions)}"'
-        self.objects[request.target] = (e_tag, request.header("x-amz-meta-nonce") or "", request.body)
-        return answer(200, ETag=e_tag)
-
-    def _get(self, request: Request) -> bytes:
-        if request.target not in self.objects:
-            return failure(request, 404, "NoSuchKey")
-        e_tag, nonce, body = self.objects[request.target]
-        return answer(
-            200,
-            b"" if request.method == "HEAD" else body,
-            Content_Length=str(len(body)),
-            ETag=e_tag,
-            Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT",
-            x_amz_meta_nonce=nonce,
-        )
-
-
-async def probe_tiny(server: TinyS3) -> None:
-    async with loopback(server.handle) as endpoint:
-        credentials = {"access_key_id": "any", "secret_access_key": "any"}
-        settings = StoreSettings(endpoint=endpoint, region="us-east-1", credentials=credentials)
-        await probe(open_store(f"s3://{BUCKET}", settings), ids=RandomIds())
-
-
-def test_the_probe_accepts_a_server_that_honours_both_preconditions() -> None:
-    server = TinyS3(ignored=None)
-    run(probe_tiny(server))
-    assert server.objects == {}
-
-
-@pytest.mark.parametrize(
-    ("ignored", "deed"), [("if-none-match", "create one object"), ("if-match", "replace one version")]
-)
-def test_the_probe_refuses_a_server_that_ignores_a_precondition(ignored: str, deed: str) -> None:
-    server = TinyS3(ignored=ignored)
-    with pytest.raises(Misconfigured, match=f"{RACERS} of {RACERS} writers at once {deed}"):
-        run(probe_tiny(server))
-    assert server.objects == {}
