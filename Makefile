@@ -44,7 +44,7 @@ sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n 
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--replay $(SEED))
 
 demo: $(READY) ## See the object storage and the simulator at work
-	@$(BIN)/python examples/storage_and_simulator.py
+	@$(BIN)/python -m examples.storage_and_simulator
 
 bench-storage: $(READY) ## Measure the stores and the simulator against their limits
 	@$(BIN)/python -m bench.storage

@@ -1,0 +1,1 @@
+"""Programs that show Lakehead at work."""
