@@ -15,7 +15,7 @@ from typing import Any
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
-from lakehead.storage import local
+from lakehead.storage import files
 from lakehead.storage.local import LocalStore
 from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale
 
@@ -94,7 +94,7 @@ async def carry_out(operation: str, store: LocalStore, known: Meta | None) -> ob
         case "create", None:
             return await store.create(KEY, NEW)
         case "create-named", None:
-            local._HAS_UNNAMED = False  # as on systems without files that have no name
+            files.HAS_UNNAMED = False  # as on systems without files that have no name
             return await store.create(KEY, NEW)
         case "replace", Meta(version=version):
             return await store.replace(KEY, NEW, version)

@@ -17,7 +17,7 @@ import pytest
 
 from lakehead.ids import RandomIds
 from lakehead.storage.local import LocalStore
-from lakehead.storage.port import Created, Meta, Object, Replaced, Version
+from lakehead.storage.port import Created, Entry, Object, Replaced, Version
 from tests.chaos.local_store_child import (
     KEY,
     LARGE,
@@ -96,7 +96,7 @@ def temporaries(root: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-async def listing(store: LocalStore) -> list[Meta]:
+async def listing(store: LocalStore) -> list[Entry]:
     return [meta async for page in store.list() for meta in page]
 
 
@@ -190,7 +190,8 @@ async def look(root: Path, *, bystander: bool) -> Object | None:
     there = await store.get(KEY)
     beside = await store.get(BYSTANDER)
     assert (beside.body if beside else None) == (OLD if bystander else None)
-    assert await listing(store) == [each.meta for each in (beside, there) if each]
+    seen = [(entry.key, entry.size) for entry in await listing(store)]
+    assert seen == [(each.meta.key, each.meta.size) for each in (beside, there) if each]
     assert all(len(each.body) == each.meta.size for each in (beside, there) if each)
     return there
 

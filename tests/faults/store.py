@@ -16,7 +16,7 @@ from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Ids
 from lakehead.storage.backoff import Backoff
-from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Store, Version
+from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced, Stale, Store, Version
 from lakehead.storage.writes import Refused, Seen, Writes
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class FaultStore:
     async def head(self, key: str) -> Meta | None:
         return await self._read("head", key, lambda: self._inner.head(key))
 
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
         pages = self._inner.list(folder, start_after=start_after)
         while True:
             page = await self._read("list", folder, lambda: anext(pages, None))

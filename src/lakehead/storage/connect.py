@@ -30,7 +30,8 @@ class StoreSettings:
     """How to reach a store. What is left empty is looked for where the cloud's tools look, as in a role."""
 
     endpoint: str = ""
-    """Address of a server other than the cloud's own, such as `http://127.0.0.1:8333`. The URL may name it too."""
+    """Address of a server other than the cloud's own, such as `http://127.0.0.1:8333`. The URL may name it too.
+    Azure's emulator wants its account in it: `http://127.0.0.1:10000/devstoreaccount1`."""
 
     region: str = ""
     """Region of the bucket (S3). The URL may name it too."""

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import fcntl
 import os
-import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -13,18 +12,26 @@ from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Ids, Random
+from lakehead.storage.files import (
+    force,
+    force_path,
+    meta_of,
+    open_folder,
+    open_unnamed,
+    opened,
+    remove_if_abandoned,
+    stat_at,
+    version_at,
+    version_of,
+)
 from lakehead.storage.keys import RESERVED, InvalidKey, check_key, check_listing, check_start, is_legal
-from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
+from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced, Stale, Version
 
 PAGE_SIZE = 1000
 LOCKS = 64
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that somebody left in the folder must not wait for a writer.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_HAS_UNNAMED = hasattr(os, "O_TMPFILE") and Path("/proc/self/fd").is_dir()
 _OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 
 P = ParamSpec("P")
@@ -71,7 +78,7 @@ class LocalStore:
         """What is known of the object without its body, or None where it is absent."""
         return await self._in_thread(self._head, key)
 
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
         """Pages of the objects below a folder, in key order."""
         check_listing(folder, start_after)
         found = self._walk(folder, start_after.encode())
@@ -88,30 +95,30 @@ class LocalStore:
         check_key(key)
         with self._parent(key, make=True) as (parent, name):
             # A look first spares whoever comes late the write; the link below decides.
-            if (there := _version_at(parent, name)) is not None:
-                _force(parent, key)  # the winner may not have come to it yet
+            if (there := version_at(parent, name)) is not None:
+                force(parent, key)  # the winner may not have come to it yet
                 return Exists(there)
             with self._unnamed(parent, body) as (path, version):
                 try:
                     os.link(path, name, dst_dir_fd=parent, follow_symlinks=True)
                 except FileExistsError:
-                    if (there := _version_at(parent, name)) is None:
+                    if (there := version_at(parent, name)) is None:
                         raise InvalidKey(f"The key {key!r} is a folder or a link here, not an object.") from None
-                    _force(parent, key)
+                    force(parent, key)
                     return Exists(there)
-            _force(parent, key)
+            force(parent, key)
         return Created(version)
 
     def _replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
         check_key(key)
         with self._parent(key, make=False) as (parent, name):
-            if (there := _version_at(parent, name)) != version:
+            if (there := version_at(parent, name)) != version:
                 return Stale(there)
             with self._temporary(body) as (path, _), self._lock(key):
-                if (there := _version_at(parent, name)) != version:
+                if (there := version_at(parent, name)) != version:
                     return Stale(there)
                 new = self._rename(path, parent, name)
-            _force(parent, key)
+            force(parent, key)
         return Replaced(new)
 
     def _put(self, key: str, body: bytes) -> Version:
@@ -122,7 +129,7 @@ class LocalStore:
                     version = self._rename(path, parent, name)
                 except IsADirectoryError:
                     raise InvalidKey(f"The key {key!r} is a folder here, not an object.") from None
-            _force(parent, key)
+            force(parent, key)
         return version
 
     def _delete(self, key: str) -> None:
@@ -130,20 +137,20 @@ class LocalStore:
         with self._parent(key, make=False) as (parent, name):
             if parent == -1:
                 return
-            if _version_at(parent, name) is not None:
+            if version_at(parent, name) is not None:
                 self._prepare()
                 with self._lock(key), suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=parent)
-            _force(parent, key)  # also where it was absent: an earlier delete may not have come to it
+            force(parent, key)  # also where it was absent: an earlier delete may not have come to it
 
     def _rename(self, path: str, parent: int, name: str) -> Version:
         """Take the name, with a time later than that of the object that has it now."""
-        new, old = os.stat(path), _stat_at(parent, name)
+        new, old = os.stat(path), stat_at(parent, name)
         if old is not None and old.st_mtime_ns >= new.st_mtime_ns:
             os.utime(path, ns=(old.st_mtime_ns + 1, old.st_mtime_ns + 1))
             new = os.stat(path)
         os.rename(path, name, dst_dir_fd=parent)
-        return _version_of(new)
+        return version_of(new)
 
     def _fill(self, file: int, body: bytes) -> Version:
         """Write the body and its time, and force both to disk."""
@@ -159,12 +166,12 @@ class LocalStore:
                 f"The file system of {self._root} does not keep file times to the nanosecond, so versions of an object "
                 "could repeat. Put the store on another file system, such as ext4, XFS, Btrfs or APFS."
             )
-        return _version_of(found)
+        return version_of(found)
 
     @contextmanager
     def _unnamed(self, parent: int, body: bytes) -> Iterator[tuple[str, Version]]:
         """A file with this body that has no name yet, and a path to link it from."""
-        file = _open_unnamed(parent)
+        file = open_unnamed(parent)
         if file is None:
             with self._temporary(body) as named:
                 yield named
@@ -210,13 +217,13 @@ class LocalStore:
         missing = not self._root.exists()
         self._root.mkdir(exist_ok=True)
         if missing:
-            _force_path(self._root.parent)
+            force_path(self._root.parent)
         for folder in (self._root / RESERVED, self._own("tmp"), self._own("locks")):
             folder.mkdir(exist_ok=True)
             if folder.is_symlink():
                 raise Misconfigured(f"{folder} is a symbolic link. Remove it: the store keeps files of its own there.")
         for path in self._own("tmp").iterdir():
-            _remove_if_abandoned(path)
+            remove_if_abandoned(path)
         self._prepared = True
 
     def _own(self, name: str) -> Path:
@@ -227,10 +234,10 @@ class LocalStore:
     def _get(self, key: str, start: int, end: int | None) -> Object | None:
         check_key(key)
         check_start(start)
-        with self._parent(key, make=False) as (parent, name), _opened(parent, name) as file:
+        with self._parent(key, make=False) as (parent, name), opened(parent, name) as file:
             if file is None:
                 return None
-            meta = _meta_of(key, os.fstat(file))
+            meta = meta_of(key, os.fstat(file))
             stop = meta.size if end is None else min(end, meta.size)
             with os.fdopen(file, "rb", closefd=False) as reader:
                 reader.seek(start)
@@ -239,10 +246,10 @@ class LocalStore:
     def _head(self, key: str) -> Meta | None:
         check_key(key)
         with self._parent(key, make=False) as (parent, name):
-            found = _stat_at(parent, name)
-            return _meta_of(key, found) if found else None
+            found = stat_at(parent, name)
+            return meta_of(key, found) if found else None
 
-    def _walk(self, folder: str, start_after: bytes) -> Iterator[Meta]:
+    def _walk(self, folder: str, start_after: bytes) -> Iterator[Entry]:
         """The objects below a folder in key order. A folder sorts as its name with the slash that follows it."""
         with self._parent(f"{folder}/." if folder else ".", make=False) as (parent, _):
             if parent == -1:
@@ -258,8 +265,8 @@ class LocalStore:
                     # The greatest keys of a folder start with its name: skip it only if even those come too early.
                     if key.encode() > start_after or start_after.startswith(key.encode()):
                         yield from self._walk(key[:-1], start_after)
-                elif key.encode() > start_after and (stats := _stat_at(parent, name)) is not None:
-                    yield _meta_of(key, stats)
+                elif key.encode() > start_after and (stats := stat_at(parent, name)) is not None:
+                    yield Entry(key, stats.st_size, stats.st_mtime_ns)
 
     @contextmanager
     def _parent(self, key: str, *, make: bool) -> Iterator[tuple[int, str]]:
@@ -267,7 +274,7 @@ class LocalStore:
         *folders, name = key.split("/")
         if make:
             self._prepare()
-        opened = _open_folder(str(self._root), None, make=False)
+        opened = open_folder(str(self._root), None, make=False)
         if opened == -1 and not self._root.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._root))
         try:
@@ -284,11 +291,11 @@ class LocalStore:
 
     def _enter(self, folder: str, parent: int, key: str, *, make: bool) -> int:
         try:
-            return _open_folder(folder, parent, make=make)
+            return open_folder(folder, parent, make=make)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            if not make and _stat_at(parent, folder) is not None:
+            if not make and stat_at(parent, folder) is not None:
                 return -1  # below an object there is nothing
             raise InvalidKey(
                 f"The key {key!r} leads through {folder!r}, which is an object or a symbolic link."
@@ -306,101 +313,3 @@ class LocalStore:
                     "check that its parent exists and that this user may read and write it."
                 ) from error
             raise Unavailable(f"The folder {self._root} did not work ({error}).") from error
-
-
-def _open_folder(name: str, parent: int | None, *, make: bool) -> int:
-    """Open a folder, or answer -1 where it is absent. The root itself may be a symbolic link, nothing below it."""
-    flags = _DIRECTORY if parent is None else _DIRECTORY | os.O_NOFOLLOW
-    try:
-        return os.open(name, flags, dir_fd=parent)
-    except FileNotFoundError:
-        if not make:
-            return -1
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
-    if parent is not None:
-        os.fsync(parent)
-    return os.open(name, flags, dir_fd=parent)
-
-
-def _open_unnamed(parent: int) -> int | None:
-    """A file that the system forgets if we die before it has a name; None where there is no such thing."""
-    if not _HAS_UNNAMED:
-        return None
-    try:
-        return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=parent)
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            return None
-        raise
-
-
-@contextmanager
-def _opened(parent: int, name: str) -> Iterator[int | None]:
-    if _stat_at(parent, name) is None:
-        yield None
-        return
-    try:
-        file = os.open(name, _READ, dir_fd=parent)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _stat_at(parent: int, name: str) -> os.stat_result | None:
-    """The file's state; None for what is absent and for what is no object of ours, like a folder or a link."""
-    if parent == -1:
-        return None
-    try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
-
-
-def _version_at(parent: int, name: str) -> Version | None:
-    found = _stat_at(parent, name)
-    return _version_of(found) if found else None
-
-
-def _version_of(found: os.stat_result) -> Version:
-    return Version(f"{found.st_mtime_ns:x}.{found.st_ino:x}.{found.st_size:x}")
-
-
-def _meta_of(key: str, found: os.stat_result) -> Meta:
-    return Meta(key, found.st_size, _version_of(found), found.st_mtime_ns)
-
-
-def _remove_if_abandoned(path: Path) -> None:
-    """Remove a temporary file unless its writer lives, which then holds its lock."""
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return  # gone meanwhile, or nothing that we put there
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(file)
-
-
-def _force_path(folder: Path) -> None:
-    opened = os.open(folder, _DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _force(folder: int, key: str) -> None:
-    """Force a folder to disk after one of its names has changed: if that fails, the change may be lost again."""
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        raise OutcomeUnknown(f"The change of {key} was made but could not be forced to disk ({error}).") from error

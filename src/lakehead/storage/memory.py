@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from lakehead.clock import Clock
 from lakehead.storage.keys import check_key, check_listing, check_start
-from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale, Version
+from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced, Stale, Version
 
 
 class MemoryStore:
@@ -52,7 +52,7 @@ class MemoryStore:
         there = self._objects.get(key)
         return there.meta if there else None
 
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
         """Pages of the objects below a folder. Each page is taken when it is asked for."""
         check_listing(folder, start_after)
         below = f"{folder}/" if folder else ""
@@ -61,7 +61,8 @@ class MemoryStore:
             first = bisect_right(keys, start_after.encode(), key=str.encode)
             page = keys[first : first + self._page_size]
             if page:
-                yield [self._objects[key].meta for key in page]
+                metas = (self._objects[key].meta for key in page)
+                yield [Entry(meta.key, meta.size, meta.modified_ns) for meta in metas]
             if len(page) < self._page_size:
                 return
             start_after = page[-1]

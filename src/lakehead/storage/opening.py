@@ -91,7 +91,7 @@ def _remote(
         )
     settings = replace(
         settings,
-        endpoint=query.get("endpoint", settings.endpoint),
+        endpoint=query.get("endpoint", settings.endpoint).rstrip("/"),
         region=query.get("region", settings.region),
     )
     if settings.endpoint and not re.match(r"https?://[^/]", settings.endpoint):

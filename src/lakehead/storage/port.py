@@ -24,6 +24,15 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What a listing tells about an object: no version, for not every store has it at hand there."""
+
+    key: str
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Object:
     """One state of an object: the body belongs to exactly this version."""
 
@@ -100,7 +109,7 @@ class Store(Protocol):
         """What is known of the object without its body, or None where it is absent."""
         ...
 
-    def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Meta]]:
+    def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
         """Pages of the objects below a folder (the whole store by default), in the order of their keys' UTF-8 bytes.
 
         Only keys greater than `start_after` are listed. An object that comes, changes or goes during the listing
