@@ -4,7 +4,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sim-seeds", type=int, default=5_000, help="seeds for each scenario that must hold")
+    parser.addoption("--sim-seeds", type=int, default=20_000, help="seeds for each scenario that must hold")
 
 
 @pytest.fixture

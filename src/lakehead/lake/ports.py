@@ -1,0 +1,90 @@
+"""What the landing protocol asks of a table, of the state, of the ledger and of whoever writes the rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from lakehead.errors import LakeheadError
+from lakehead.lake.landing import Head, Landing, Pointer, Share, Snapshot, SnapshotId, Unit
+
+Rows = TypeVar("Rows")
+
+
+class HistoryBroken(LakeheadError):
+    """A table's history does not lead from its head back to where it was last settled. An operator must decide."""
+
+
+class Moved(LakeheadError):
+    """The table's head is no longer where it was fenced, so nothing was published. Fence again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(Generic[Rows]):
+    """Rows that are written and that no reader sees, with what their snapshot will say."""
+
+    rows: Rows
+    landing: Landing
+    at: Head
+    """Where the table stood: a sweep after that may have removed them."""
+
+
+class Table(Protocol[Rows]):
+    """One Iceberg table. Its main branch is moved by compare-and-set alone."""
+
+    @property
+    def uuid(self) -> str:
+        """What names the table for good: a table dropped and made again is another."""
+        ...
+
+    async def head(self) -> Head:
+        """Where the table stands now: both of its references as one commit left them."""
+        ...
+
+    async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
+        """The snapshots after one up to another, oldest first; from the first one on for None.
+
+        Raises `HistoryBroken` unless they form an unbroken chain of parents.
+        """
+        ...
+
+    async def publish(self, staged: Staged[Rows], at: Head) -> None:
+        """Make staged rows main's next snapshot, in one commit that requires the table to stand there.
+
+        Raises `Moved` if it stands elsewhere, and `OutcomeUnknown` for whatever is not a definite answer.
+        """
+        ...
+
+
+class Progress(Protocol):
+    """What the state knows of a table's landings. Each method is one transaction."""
+
+    async def pointer(self, table: str) -> Pointer:
+        """How far the table is settled."""
+        ...
+
+    async def settle(self, table: str, *, seen: Pointer, to: Pointer, snapshots: Sequence[Snapshot]) -> bool:
+        """Record the landings among the snapshots and move the pointer, if it is still where it was seen."""
+        ...
+
+    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+        """Of these units, what is still to be landed, in a transaction that sees the pointer at this snapshot.
+
+        It extends our leases on them and leaves out what others hold. None if the pointer is elsewhere.
+        """
+        ...
+
+
+class Ledger(Protocol):
+    """Landings for good: it outlives the snapshots and the state."""
+
+    async def record(self, table: str, snapshot: Snapshot) -> None:
+        """Store a snapshot's landing. Recording it again is harmless."""
+        ...
+
+
+class Stager(Protocol[Rows]):
+    """Whoever turns shares into rows."""
+
+    async def stage(self, shares: Sequence[Share], *, token: str, at: Head) -> Staged[Rows]:
+        """Write the rows where no reader sees them."""
+        ...

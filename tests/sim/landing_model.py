@@ -1,0 +1,378 @@
+"""A model of what a landing meets: a table, a state that can be lost, a ledger, sweeps, rollback and expiry.
+
+The protocol is the real one, `lakehead.lake.protocol`. Everything around it is a few dictionaries behind calls that
+take their time, and that may lose their answers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from lakehead.errors import OutcomeUnknown
+from lakehead.lake.landing import BEGINNING, Head, Landing, Pointer, Share, Snapshot, SnapshotId, Unit
+from lakehead.lake.ports import HistoryBroken, Moved, Staged
+from tests.sim.world import Violation, World
+
+TABLE = "table"
+LEASE = 1.0
+FIRST_FILE = 20
+
+Files = frozenset[int]
+
+
+@dataclass
+class Lake:
+    """The table's metadata and files, and the ledger: what survives everything."""
+
+    world: World
+    snapshots: dict[SnapshotId, Snapshot] = field(default_factory=dict)
+    added: dict[SnapshotId, Files] = field(default_factory=dict)
+    main: SnapshotId | None = None
+    sweep: SnapshotId | None = None
+    files: dict[int, Landing] = field(default_factory=dict)
+    staged_at: dict[int, float] = field(default_factory=dict)
+    ledger: dict[SnapshotId, Snapshot] = field(default_factory=dict)
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    @property
+    def head(self) -> Head:
+        return Head(self.main, self.sweep)
+
+    def commit(self, at: Head, files: Files, landing: Landing | None, *, sweep: bool = False) -> None:
+        """Iceberg's compare-and-set, on both references."""
+        if self.head != at:
+            raise Moved(f"the table is at {self.head}, not at {at}")
+        number = next(self.numbers)
+        self.snapshots[number] = Snapshot(number, at.snapshot, number, landing)
+        self.added[number] = files
+        self.main = number
+        if sweep:
+            self.sweep = number
+        self.world.note(f"snapshot {number}{' (sweep)' if sweep else ''}: {_units(landing)}")
+        self.check()
+
+    def ancestors(self, of: SnapshotId | None) -> Iterable[SnapshotId]:
+        """From a snapshot back, as far as the history goes."""
+        while of is not None and of in self.snapshots:
+            yield of
+            of = self.snapshots[of].parent
+
+    def live_files(self) -> set[int]:
+        """What a reader of main reads. Expiry drops snapshots, never the rows of main."""
+        return {file for snapshot in self.published for file in self.added[snapshot]}
+
+    @property
+    def published(self) -> list[SnapshotId]:
+        """Main's ancestors, those that have expired included: parents are remembered by the model."""
+        chain, at = [], self.main
+        while at is not None:
+            chain.append(at)
+            at = self.parents[at]
+        return chain
+
+    @property
+    def parents(self) -> dict[SnapshotId, SnapshotId | None]:
+        return {**self.expired, **{number: snapshot.parent for number, snapshot in self.snapshots.items()}}
+
+    expired: dict[SnapshotId, SnapshotId | None] = field(default_factory=dict)
+
+    def expire(self, keep: Iterable[SnapshotId]) -> None:
+        """Forget snapshots; their rows stay where main still has them."""
+        kept = set(keep)
+        for number in [number for number in self.snapshots if number not in kept]:
+            self.expired[number] = self.snapshots.pop(number).parent
+
+    def records(self) -> Counter[int]:
+        """How often each record is in the table."""
+        return Counter(record for file in self.live_files() for record in _records(self.files[file]))
+
+    def check(self) -> None:
+        """What must hold after every change: no record twice, no file of main gone."""
+        if gone := self.live_files() - self.files.keys():
+            raise Violation(f"files {sorted(gone)} of main are gone")
+        if twice := sorted(record for record, times in self.records().items() if times > 1):
+            raise Violation(f"records {twice} are in the table twice")
+
+
+@dataclass
+class Row:
+    """What the state knows of a unit."""
+
+    owner: str | None = None
+    lease_until: float = 0.0
+    landed: SnapshotId | None = None
+    acknowledged: bool = False
+
+
+@dataclass
+class Database:
+    """The state: can be lost, or brought back as it was."""
+
+    pointer: Pointer = BEGINNING
+    rows: dict[Unit, Row] = field(default_factory=dict)
+    ranges: set[int] = field(default_factory=set)
+    """Numbered records that have landed: kept for good, unlike rows."""
+
+    def remember(self, snapshot: Snapshot) -> None:
+        """Record a landing."""
+        for share in snapshot.landing.shares if snapshot.landing else ():
+            self.rows.setdefault(share.unit, Row()).landed = snapshot.id
+            if is_numbered(share.unit):
+                self.ranges.update(span_of(share.unit))
+
+    def prune(self) -> None:
+        """Forget rows that landed and were acknowledged; the window is over, so they do not come again."""
+        self.rows = {unit: row for unit, row in self.rows.items() if row.landed is None or not row.acknowledged}
+
+
+def span_of(unit: Unit) -> range:
+    """The records of a unit, which its id names: `3-7` holds 3 to 6."""
+    start, end = unit.id.split("-")
+    return range(int(start), int(end))
+
+
+def is_numbered(unit: Unit) -> bool:
+    """Whether a unit's records have numbers that other units may share. The others are files, known by name alone."""
+    return span_of(unit).start < FIRST_FILE
+
+
+def _records(landing: Landing) -> list[int]:
+    return [
+        record for share in landing.shares for start, end in share.spans or [_whole(share.unit)]
+        for record in range(start, end)
+    ]  # fmt: skip
+
+
+def _whole(unit: Unit) -> tuple[int, int]:
+    return span_of(unit).start, span_of(unit).stop
+
+
+def _units(landing: Landing | None) -> str:
+    return " ".join(f"{share.unit.id}:{share.spans}" for share in landing.shares) if landing else "empty"
+
+
+@dataclass
+class Wire:
+    """Calls take their time each way. A commit's answer may be lost, before or after it was applied, or land late."""
+
+    world: World
+    lost: float = 0.0
+
+    async def delay(self) -> None:
+        await self.world.clock.sleep(0.01 * self.world.random.paretovariate(1.5))
+
+
+@dataclass
+class ModelTable:
+    """`Table` over the model."""
+
+    lake: Lake
+    wire: Wire
+    uuid: str = TABLE
+
+    async def head(self) -> Head:
+        await self.wire.delay()
+        head = self.lake.head
+        await self.wire.delay()
+        return head
+
+    async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
+        await self.wire.delay()
+        chain: list[Snapshot] = []
+        for number in self.lake.ancestors(upto):
+            if number == after:
+                break
+            chain.append(self.lake.snapshots[number])
+        if (chain[-1].parent if chain else upto) != after:
+            raise HistoryBroken(f"{upto} does not lead back to {after}")
+        return chain[::-1]
+
+    async def publish(self, staged: Staged[Files], at: Head) -> None:
+        await self.wire.delay()
+        drawn = self.wire.world.random.random()
+        if drawn < self.wire.lost:
+            fate = self.wire.world.random.choice(["applied", "not applied", "late"])
+            if fate == "applied":
+                self.lake.commit(at, staged.rows, staged.landing)
+            elif fate == "late":
+                self.wire.world.process("late commit").spawn(self._later(staged, at))
+            raise OutcomeUnknown(f"commit at {at}: {fate}")
+        self.lake.commit(at, staged.rows, staged.landing)
+        await self.wire.delay()
+
+    async def _later(self, staged: Staged[Files], at: Head) -> None:
+        await self.wire.world.clock.sleep(self.wire.world.random.uniform(0, 1))
+        try:
+            self.lake.commit(at, staged.rows, staged.landing)
+        except Moved:
+            return
+
+
+@dataclass
+class ModelProgress:
+    """`Progress` over the model: what one worker does to the database."""
+
+    database: list[Database]
+    wire: Wire
+    owner: str
+
+    @property
+    def now(self) -> Database:
+        """The database as it is now: another one after it was lost or restored."""
+        return self.database[0]
+
+    async def pointer(self, _table: str) -> Pointer:
+        await self.wire.delay()
+        pointer = self.now.pointer
+        await self.wire.delay()
+        return pointer
+
+    async def settle(self, _table: str, *, seen: Pointer, to: Pointer, snapshots: Sequence[Snapshot]) -> bool:
+        await self.wire.delay()
+        if self.now.pointer != seen:
+            return False
+        self.record(to, snapshots)
+        await self.wire.delay()
+        return True
+
+    def record(self, to: Pointer, snapshots: Sequence[Snapshot]) -> None:
+        for snapshot in snapshots:
+            self.now.remember(snapshot)
+        self.now.pointer = to
+
+    async def plan(self, _table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+        await self.wire.delay()
+        if self.now.pointer.snapshot != at:
+            return None
+        ours = [unit for unit in units if self.holds(unit)]
+        for unit in ours:
+            self.now.rows[unit].lease_until = self.wire.world.clock.monotonic() + LEASE
+        shares = self.own_records([unit for unit in ours if self.now.rows[unit].landed is None])
+        await self.wire.delay()
+        return shares
+
+    def holds(self, unit: Unit) -> bool:
+        row = self.now.rows.get(unit)
+        return row is not None and row.owner == self.owner
+
+    def own_records(self, units: Sequence[Unit]) -> list[Share]:
+        """Give each unit the records that no landing has, nor a unit before it in this one."""
+        taken, shares = set(self.now.ranges), []
+        for unit in units:
+            if not is_numbered(unit):
+                shares.append(Share(unit))
+                continue
+            spans = tuple((record, record + 1) for record in span_of(unit) if record not in taken)
+            taken.update(span_of(unit))
+            shares.append(Share(unit, spans or ((0, 0),)))
+        return shares
+
+    async def acknowledge(self, units: Sequence[Unit], queue: set[Unit]) -> None:
+        """Take from the queue what has landed."""
+        await self.wire.delay()
+        for unit in units:
+            row = self.now.rows.get(unit)
+            if row is not None and row.landed is not None:
+                row.acknowledged = True
+                queue.discard(unit)
+
+    async def acquire(self, units: Sequence[Unit], queue: set[Unit]) -> list[Unit]:
+        """Open the units and take those that nobody holds and that have not landed.
+
+        Only while their messages can still be extended: a message that was acknowledged meanwhile opens nothing.
+        """
+        await self.wire.delay()
+        time, ours = self.wire.world.clock.monotonic(), []
+        for unit in sorted(queue.intersection(units)):
+            row = self.now.rows.setdefault(unit, Row())
+            if row.landed is None and (row.owner in (None, self.owner) or row.lease_until < time):
+                row.owner, row.lease_until = self.owner, time + LEASE
+                ours.append(unit)
+        return ours
+
+
+@dataclass
+class ModelLedger:
+    """`Ledger` over the model."""
+
+    lake: Lake
+    wire: Wire
+
+    async def record(self, _table: str, snapshot: Snapshot) -> None:
+        await self.wire.delay()
+        self.lake.ledger.setdefault(snapshot.id, snapshot)
+
+
+@dataclass
+class ModelStager:
+    """`Stager` over the model: one file for each landing."""
+
+    lake: Lake
+    wire: Wire
+
+    async def stage(self, shares: Sequence[Share], *, token: str, at: Head) -> Staged[Files]:
+        await self.wire.delay()
+        landing = Landing(token, tuple(shares))
+        number = next(self.lake.numbers)
+        self.lake.files[number] = landing
+        self.lake.staged_at[number] = self.wire.world.clock.monotonic()
+        await self.wire.delay()
+        return Staged(frozenset([number]), landing, at)
+
+
+async def sweep(lake: Lake, wire: Wire, *, fence_first: bool = True) -> None:
+    """Remove files that nobody published: list them, publish an empty snapshot, and only then delete."""
+    listed = lake.files.keys() - lake.live_files()
+    await wire.delay()
+    if fence_first:
+        try:
+            lake.commit(lake.head, frozenset(), None, sweep=True)
+        except Moved:
+            return
+        await wire.delay()
+    for file in listed - lake.live_files():
+        await wire.delay()
+        wire.world.note(f"file {file} is swept")
+        del lake.files[file]
+        lake.check()
+
+
+def expire_ours(lake: Lake) -> None:
+    """Our own expiry keeps the last landing and all after it."""
+    chain = list(lake.ancestors(lake.main))
+    landings = [number for number in chain if lake.snapshots[number].landing is not None]
+    if landings:
+        lake.expire(chain[: chain.index(landings[0]) + 1])
+
+
+def rebuild(lake: Lake, database: list[Database], *, record: bool = True) -> None:
+    """`state rebuild`: follow the chain of landings back from main, through snapshots and then through the ledger."""
+    newest = next((n for n in lake.ancestors(lake.main) if lake.snapshots[n].landing is not None), None)
+    if newest is None:  # all that is left of the history are empty snapshots after the last landing we know of
+        newest = max((number for number in lake.ledger if number in lake.published), default=None)
+    fresh = Database(rows={unit: replace(row, landed=None) for unit, row in database[0].rows.items()})
+    at = newest
+    while at is not None:
+        # Like every settling, it goes to the ledger first: once the pointer is past a landing, nobody else records it.
+        if record and at in lake.snapshots:
+            lake.ledger.setdefault(at, lake.snapshots[at])
+        snapshot = lake.snapshots[at] if at in lake.snapshots else lake.ledger.get(at)
+        if snapshot is None:
+            raise Violation(f"landing {at} is neither in a snapshot nor in the ledger")
+        fresh.remember(snapshot)
+        at = snapshot.landing.before if snapshot.landing else None
+    fresh.pointer = Pointer(lake.main, newest)
+    database[0] = fresh
+
+
+def backup(database: list[Database]) -> Database:
+    """The database as it is now, for a later restore."""
+    return deepcopy(database[0])
+
+
+def unlanded(lake: Lake, units: Iterable[Unit]) -> list[int]:
+    """Records of the units that are not in the table."""
+    there = lake.records()
+    return sorted({record for unit in units for record in span_of(unit)} - there.keys())

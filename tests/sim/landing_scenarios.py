@@ -1,0 +1,308 @@
+"""Landings under everything that happens to them; and each shorter protocol, which must be caught."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from lakehead.errors import Unavailable
+from lakehead.lake.landing import Fence, Head, Share, Snapshot, Unit
+from lakehead.lake.landing import Pointer as PointerTo
+from lakehead.lake.ports import HistoryBroken, Moved, Staged
+from lakehead.lake.protocol import Lander
+from lakehead.storage.backoff import Backoff
+from tests.sim.landing_model import (
+    Database,
+    Files,
+    Lake,
+    ModelLedger,
+    ModelProgress,
+    ModelStager,
+    ModelTable,
+    Row,
+    Wire,
+    backup,
+    expire_ours,
+    rebuild,
+    sweep,
+    unlanded,
+)
+from tests.sim.world import Process, Scenario, Violation, World
+
+WORKERS = ("a", "b", "c")
+UNITS = tuple(Unit(name) for name in ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26"))
+"""Some overlap, as uploads with other boundaries do: their records must still land once. The last are files."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The protocol as it is, or with one of its rules left out."""
+
+    lander: type[Lander[Files]] = Lander
+    progress: type[ModelProgress] = ModelProgress
+    table: type[ModelTable] = ModelTable
+    sweep_fences: bool = True
+    rebuild_records: bool = True
+    may_stop: bool = False
+    """Whether something happens that only an operator can decide; else a fence that stops is a fault."""
+
+
+@dataclass
+class Scene:
+    """Everything that a scenario is about."""
+
+    world: World
+    variant: Variant
+    lake: Lake
+    wire: Wire
+    database: list[Database] = field(default_factory=lambda: [Database()])
+    queue: set[Unit] = field(default_factory=lambda: set(UNITS))
+    """Messages that nobody has acknowledged: they come again and again."""
+    processes: list[Process] = field(default_factory=list)
+
+    def start(self, name: str) -> None:
+        process = self.world.process(name)
+        process.spawn(work(name, self))
+        self.processes.append(process)
+
+
+async def work(name: str, scene: Scene) -> None:
+    """One worker: take some units, land them, acknowledge them, until none is left for it."""
+    world, variant, lake, database, wire = scene.world, scene.variant, scene.lake, scene.database, scene.wire
+    progress = variant.progress(database, wire, name)
+    lander = variant.lander(
+        pipeline="pipeline",
+        table=variant.table(lake, wire),
+        progress=progress,
+        ledger=ModelLedger(lake, wire),
+        stager=ModelStager(lake, wire),
+        audit=_no_audit,
+        clock=world.clock,
+        random=world.random,
+        backoff=Backoff(attempts=5, first_seconds=0.02),
+    )
+    for _ in range(8):
+        wanted = [unit for unit in sorted(scene.queue) if world.random.random() < 0.5]
+        try:
+            ours = await progress.acquire(wanted, scene.queue)
+            world.note(f"takes {[unit.id for unit in ours]}")
+            if ours:
+                await lander.land(ours)
+            await progress.acknowledge(wanted, scene.queue)
+        except Unavailable:
+            world.note("gives up for now")
+        except HistoryBroken as broken:
+            if not variant.may_stop:
+                raise Violation(f"the fence stops without a cause: {broken}") from broken
+            world.note(f"stops: {broken}")
+            return
+        await world.clock.sleep(world.random.uniform(0, 0.3))
+
+
+def _no_audit(_staged: Staged[Files], _shares: Sequence[Share]) -> None:
+    """The model writes what it is told to."""
+
+
+async def drain(scene: Scene) -> None:
+    """When everything is quiet, one last worker lands what is left, after the operator has repaired the state."""
+    lake, database, quiet = scene.lake, scene.database, Wire(scene.world)
+    progress = ModelProgress(database, quiet, "last")
+    lander = Lander(
+        pipeline="pipeline",
+        table=ModelTable(lake, quiet),
+        progress=progress,
+        ledger=ModelLedger(lake, quiet),
+        stager=ModelStager(lake, quiet),
+        audit=_no_audit,
+        clock=scene.world.clock,
+        random=scene.world.random,
+        backoff=Backoff(),
+    )
+    await scene.world.clock.sleep(200)  # every lease has run out
+    try:
+        await lander.fence()
+    except HistoryBroken:
+        if not scene.variant.may_stop:
+            raise
+        rebuild(lake, database)
+    # A rollback undoes what was acknowledged: the operator brings those units back.
+    again = {unit for unit in UNITS if unlanded(lake, [unit])}
+    scene.queue |= again
+    await lander.land(await progress.acquire(UNITS, scene.queue))
+    if missing := unlanded(lake, UNITS):
+        raise Violation(f"records {missing} are not in the table")
+    lake.check()
+
+
+Trouble = Callable[[Scene], Awaitable[None]]
+
+
+def landing(variant: Variant, *troubles: Trouble, lost: float = 0.1) -> Scenario:
+    """Three workers on one table, with troubles at random moments."""
+
+    async def scenario(world: World) -> None:
+        scene = Scene(world, variant, Lake(world), Wire(world, lost))
+        for name in WORKERS:
+            scene.start(name)
+        for _ in range(world.random.randrange(6)):
+            await world.clock.sleep(world.random.expovariate(4))
+            await world.random.choice(troubles)(scene)
+        await world.until(*scene.processes)
+        await drain(scene)
+
+    return scenario
+
+
+# --- troubles
+
+
+async def crash(scene: Scene) -> None:
+    """A worker dies, and another starts that knows nothing of it."""
+    victim = scene.world.random.choice(scene.processes)
+    if not victim.done:
+        victim.crash()
+        scene.start(f"{victim.name}'")
+
+
+async def pause(scene: Scene) -> None:
+    """A worker stands still, perhaps for longer than its lease, and goes on."""
+    scene.world.random.choice(scene.processes).pause(scene.world.random.choice([0.3, 2, 90]))
+
+
+async def sweeping(scene: Scene) -> None:
+    """Maintenance removes files that nobody published."""
+    scene.world.note("sweeps")
+    await sweep(scene.lake, scene.wire, fence_first=scene.variant.sweep_fences)
+
+
+async def our_expiry(scene: Scene) -> None:
+    """Our own expiry, which keeps the last landing and all after it."""
+    scene.world.note("expires snapshots")
+    expire_ours(scene.lake)
+
+
+async def pruning(scene: Scene) -> None:
+    """Rows of units that landed long ago are forgotten."""
+    scene.world.note("prunes")
+    scene.database[0].prune()
+
+
+async def lost_state(scene: Scene) -> None:
+    """The database is gone, and is rebuilt from ledger and snapshots before anybody goes on."""
+    scene.world.note("the state is lost and rebuilt")
+    scene.database[0] = Database()
+    rebuild(scene.lake, scene.database, record=scene.variant.rebuild_records)
+
+
+async def restored_state(scene: Scene) -> None:
+    """The database comes back as it was a while ago, and is rebuilt."""
+    old = backup(scene.database)
+    await scene.world.clock.sleep(scene.world.random.uniform(0, 1))
+    scene.world.note("the state is restored from a backup and rebuilt")
+    scene.database[0] = old
+    rebuild(scene.lake, scene.database, record=scene.variant.rebuild_records)
+
+
+async def rollback(scene: Scene) -> None:
+    """An operator moves main back: the fence must stop until the state is rebuilt."""
+    chain = list(scene.lake.ancestors(scene.lake.main))
+    if len(chain) > 1:
+        scene.lake.main = scene.world.random.choice(chain[1:])
+        scene.world.note(f"main is rolled back to {scene.lake.main}")
+
+
+QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
+
+
+# --- shorter protocols
+
+
+class PlansBeforeTheFence(Lander[Files]):
+    """Broken on purpose: decides what to land before it has settled what others landed."""
+
+    async def land(self, units: Sequence[Unit]) -> None:
+        for _ in self.backoff.pauses(self.random):
+            seen = await self.progress.pointer(self.table.uuid)
+            shares = await self.progress.plan(self.table.uuid, at=seen.snapshot, units=units)
+            fence = await self.fence()
+            if not shares:
+                return
+            staged = await self.stager.stage(shares, token="token", at=fence.head)
+            try:
+                await self.table.publish(staged, fence.head)
+            except Exception:  # noqa: BLE001, S112 - it is broken, after all
+                continue
+            await self.fence()
+            return
+
+
+class ForgetsTheSweep(ModelTable):
+    """Broken on purpose: requires main where it was, which a rollback can restore though files were swept since."""
+
+    async def publish(self, staged: Staged[Files], at: Head) -> None:
+        if self.lake.main != at.snapshot:
+            raise Moved("main has moved")
+        await super().publish(staged, self.lake.head)
+
+
+class HeadBeforePointer(Lander[Files]):
+    """Broken on purpose: reads main's head before the pointer, which may then be past it."""
+
+    async def fence(self) -> Fence:
+        while True:
+            head = await self.table.head()
+            pointer = await self.progress.pointer(self.table.uuid)
+            if head.snapshot == pointer.snapshot:
+                return Fence(head, pointer.last_landing)
+            snapshots = await self.table.history(pointer.snapshot, head.snapshot)
+            for snapshot in snapshots:
+                await self.ledger.record(self.table.uuid, snapshot)
+            last = max((snapshot.id for snapshot in snapshots if snapshot.landing), default=pointer.last_landing)
+            to = PointerTo(head.snapshot, last)
+            if await self.progress.settle(self.table.uuid, seen=pointer, to=to, snapshots=snapshots):
+                return Fence(head, last)
+
+
+class MovesThePointerBlindly(ModelProgress):
+    """Broken on purpose: settles without looking whether the pointer is where it was read."""
+
+    async def settle(self, _table: str, *, seen: PointerTo, to: PointerTo, snapshots: Sequence[Snapshot]) -> bool:
+        del seen
+        await self.wire.delay()
+        self.record(to, snapshots)
+        await self.wire.delay()
+        return True
+
+
+class PlansOnAnOldLease(ModelProgress):
+    """Broken on purpose: plans what it once acquired, without asking whether it still holds it."""
+
+    def holds(self, unit: Unit) -> bool:
+        self.now.rows.setdefault(unit, Row())
+        return True
+
+
+class LandsOverlapsTwice(ModelProgress):
+    """Broken on purpose: looks at what has landed, but not at the units beside it in the same landing."""
+
+    def own_records(self, units: Sequence[Unit]) -> list[Share]:
+        return [share for unit in units for share in super(LandsOverlapsTwice, self).own_records([unit])]
+
+
+STOPPABLE = Variant(may_stop=True)
+
+LANDING_SOUND: dict[str, Scenario] = {
+    "landing": landing(Variant(), *QUIET),
+    "landing_with_lost_state": landing(Variant(), *QUIET, lost_state, restored_state),
+    "landing_with_rollback": landing(STOPPABLE, *QUIET, rollback),
+}
+LANDING_BROKEN: dict[str, Scenario] = {
+    "landing_plan_before_fence": landing(Variant(lander=PlansBeforeTheFence), *QUIET),
+    "landing_head_before_pointer": landing(Variant(lander=HeadBeforePointer), *QUIET),
+    "landing_blind_pointer": landing(Variant(progress=MovesThePointerBlindly), *QUIET),
+    "landing_old_lease": landing(Variant(progress=PlansOnAnOldLease), pause, pruning, lost=0),
+    "landing_sweep_forgotten_by_rollback": landing(
+        Variant(table=ForgetsTheSweep, may_stop=True), pause, sweeping, rollback
+    ),
+    "landing_sweep_without_fence": landing(Variant(sweep_fences=False), pause, sweeping),
+    "landing_rebuild_without_ledger": landing(Variant(rebuild_records=False), *QUIET, lost_state, restored_state),
+    "landing_overlaps": landing(Variant(progress=LandsOverlapsTwice), *QUIET),
+}

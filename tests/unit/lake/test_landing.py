@@ -1,0 +1,33 @@
+"""Commit tokens: the same units, the same token, and no others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehead.lake.landing import Unit, token_of
+
+units = st.lists(st.builds(Unit, st.text(max_size=8), st.integers(0, 3)), max_size=5, unique=True)
+
+
+@given(units, st.randoms(use_true_random=False))
+def test_the_order_of_units_does_not_matter(some: list[Unit], random: object) -> None:
+    shuffled = list(some)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    assert token_of("pipeline", "table", some) == token_of("pipeline", "table", shuffled)
+
+
+@given(units, units)
+def test_other_units_have_another_token(some: list[Unit], others: list[Unit]) -> None:
+    assert (token_of("p", "t", some) == token_of("p", "t", others)) == (set(some) == set(others))
+
+
+def test_pipeline_table_and_generation_are_part_of_it() -> None:
+    tokens = {
+        token_of("pipeline", "table", [Unit("a")]),
+        token_of("pipelinetable", "", [Unit("a")]),
+        token_of("other", "table", [Unit("a")]),
+        token_of("pipeline", "other", [Unit("a")]),
+        token_of("pipeline", "table", [Unit("a", generation=1)]),
+    }
+
+    assert len(tokens) == 5
