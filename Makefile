@@ -25,7 +25,7 @@ test: lint types contracts ## Everything: format, lint, types, import contracts,
 	$(BIN)/pytest
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
-	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200
+	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200 -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check --quiet .

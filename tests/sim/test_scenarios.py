@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tests.sim.hunt import hunt
-from tests.sim.scenarios import BROKEN, CAUGHT_WITH, KNOWN, SOUND
+from tests.sim.landing_scenarios import LANDING_BROKEN
+from tests.sim.scenarios import CAUGHT_WITH, KNOWN, SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN
 from tests.sim.world import simulate
 
@@ -22,9 +23,18 @@ def test_a_sound_scenario_holds_under_every_seed(name: str, seeds: range) -> Non
     assert report is None, f"make sim SCENARIO={name} SEED={report.seed}: {report.failure!r}"
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", STORAGE_BROKEN)
 def test_a_broken_scenario_is_caught(name: str) -> None:
-    report = hunt(name, range(CATCH_WITHIN if name in STORAGE_BROKEN else 20 * CATCH_WITHIN))
+    report = hunt(name, range(CATCH_WITHIN))
+
+    assert report is not None
+    assert isinstance(report.failure, CAUGHT_WITH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LANDING_BROKEN)
+def test_a_shorter_landing_protocol_is_caught(name: str) -> None:
+    report = hunt(name, range(20 * CATCH_WITHIN))
 
     assert report is not None
     assert isinstance(report.failure, CAUGHT_WITH)
