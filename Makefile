@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test lint types contracts sim demo bench-storage format lock clean
+.PHONY: help install check test lint types contracts sim demo bench-storage bench-start format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ demo: $(READY) ## See the object storage and the simulator at work
 
 bench-storage: $(READY) ## Measure the stores and the simulator against their limits
 	@$(BIN)/python -m bench.storage
+
+bench-start: $(READY) ## Measure how long Spark takes to its first job, against a plain session
+	@$(BIN)/python -m bench.start
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

@@ -31,7 +31,9 @@ def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/storage.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/spark.md", "docs/storage.md"]
+)
 def test_links_lead_somewhere_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     makefile = (ROOT / "Makefile").read_text()

@@ -1,29 +1,96 @@
 """`lakehead doctor`: whether what Lakehead stands on works, and what to do where it does not."""
 
 import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
-from lakehead.run.environment import store_settings
+from lakehead.run.environment import spark_settings, store_settings
+from lakehead.spark.settings import EMBEDDED, SparkSettings
 from lakehead.storage.opening import open_store
+from lakehead.storage.port import Store
 from lakehead.storage.probe import probe
 
 
 def doctor(
+    *,
     store: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="URL", help="The store to check: file:///folder, memory://, s3://…, gs://… or az://…"),
-    ],
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Check Java, jars and a session; agents and gateways need none.")
+    ] = True,
 ) -> None:
-    """Check that the store can be reached and honours the preconditions that Lakehead relies on.
+    """Check the store, Java, the jars, and that a Spark session reaches a catalog. One line each: ok, or what to do.
 
-    It writes two small objects below _probe/ and deletes them again. Credentials, endpoint and region come from the
-    usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION,
-    GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY.
+    The store: it can be reached and honours the preconditions that Lakehead relies on. Two small objects are written
+    below _probe/ and deleted again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME,
+    AZURE_STORAGE_ACCOUNT_KEY.
+
+    Spark: Java is that of JAVA_HOME, or the first on the path. Jars are fetched once into the cache (LAKEHEAD_CACHE,
+    by default ~/.cache/lakehead), from LAKEHEAD_REPOSITORIES (by default Maven Central), or taken from a folder
+    (LAKEHEAD_JARS). The first time also prepares quicker starts. No table is created.
 
     Example: lakehead doctor --store file:///tmp/lake
     """
-    asyncio.run(probe(open_store(store, store_settings(store)), ids=RandomIds()))
-    typer.echo(f"store ok: {store} creates only what is absent and replaces only the version named, writers racing")
+    opened = open_store(store, store_settings(store)) if store else None  # a URL that is wrong ends it here
+    failures: list[LakeheadError] = []
+    if store and opened:
+        failures += _failures(lambda: _check_store(store, opened))
+    if spark:
+        with tempfile.TemporaryDirectory(prefix="lakehead-doctor-") as folder:
+            settings = replace(spark_settings(), app_name="lakehead doctor", lakehouse=Path(folder))
+            failures += _failures(lambda: _check_spark(settings))
+    failures.sort(key=lambda error: isinstance(error, Misconfigured))  # the last one decides the exit code
+    for error in failures[:-1]:
+        typer.echo(f"lakehead: {error}", err=True)
+    for error in failures[-1:]:
+        raise error
+
+
+def _failures(check: Callable[[], None]) -> list[LakeheadError]:
+    try:
+        check()
+    except LakeheadError as error:
+        return [error]
+    return []
+
+
+def _check_store(url: str, store: Store) -> None:
+    asyncio.run(probe(store, ids=RandomIds()))
+    typer.echo(f"store ok: {url} creates only what is absent and replaces only the version named, writers racing")
+
+
+def _check_spark(settings: SparkSettings) -> None:
+    # Not at the top: PySpark takes longer to load than all that the other commands do.
+    from lakehead.spark.jars import jars_for  # noqa: PLC0415
+    from lakehead.spark.java import find_java  # noqa: PLC0415
+    from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415
+
+    java = find_java(settings)
+    typer.echo(f"java ok: {java.version} in {java.home}")
+    jars = jars_for(settings, java, say=_say)
+    typer.echo(f"jars ok: {len(jars)} in {jars[0].parent}")
+    if sys.stderr.isatty():
+        _say("starting Spark")
+    session = build_session(settings, say=_say)
+    try:
+        session.range(1).count()
+        typer.echo(f"spark ok: {session.version} on {settings.master}")
+        session.sql(f"SHOW NAMESPACES IN {EMBEDDED}").collect()
+        typer.echo("catalog ok: an embedded one can be opened")
+    finally:
+        stop_session(session)
+
+
+def _say(what: str) -> None:
+    typer.echo(f"… {what}", err=True)

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from lakehead.spark.settings import CENTRAL, SparkSettings
 from lakehead.storage.connect import StoreSettings
 
 CREDENTIALS = {
@@ -28,4 +30,19 @@ def store_settings(url: str, environment: Mapping[str, str] = os.environ) -> Sto
             for variable, setting in CREDENTIALS.get(scheme, {}).items()
             if environment.get(variable)
         },
+    )
+
+
+def spark_settings(environment: Mapping[str, str] = os.environ) -> SparkSettings:
+    """Settings for Spark: which Java, where jars are fetched from, kept, or lie already."""
+    caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    jars = environment.get("LAKEHEAD_JARS")
+    java_home = environment.get("JAVA_HOME")
+    repositories = environment.get("LAKEHEAD_REPOSITORIES", CENTRAL)
+    return SparkSettings(
+        java_home=Path(java_home) if java_home else None,
+        path=environment.get("PATH", ""),
+        jar_folder=Path(jars) if jars else None,
+        cache_folder=Path(environment.get("LAKEHEAD_CACHE") or caches / "lakehead"),
+        repositories=tuple(url.strip() for url in repositories.split(",") if url.strip()),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.run.environment import store_settings
+from lakehead.run.environment import spark_settings, store_settings
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 
@@ -16,7 +16,7 @@ def lakehead(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_doctor_says_that_a_store_is_fine_and_leaves_nothing_in_it(tmp_path: Path) -> None:
-    done = lakehead("doctor", "--store", f"file://{tmp_path}/lake")
+    done = lakehead("doctor", "--no-spark", "--store", f"file://{tmp_path}/lake")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("store ok")
@@ -37,12 +37,46 @@ def test_a_bad_url_is_one_sentence_without_a_traceback(url: str, tmp_path: Path)
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
-    done = lakehead("doctor", "--store", f"file://{tmp_path}/missing/lake")
+    done = lakehead("doctor", "--no-spark", "--store", f"file://{tmp_path}/missing/lake")
 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"{tmp_path}/missing/lake" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_java_is_one_sentence_with_what_to_install_and_the_store_is_checked_all_the_same(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [LAKEHEAD, "doctor", "--store", f"file://{tmp_path}/lake"],
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert done.stdout.startswith("store ok")
+    assert done.stderr.startswith("lakehead: There is no Java on the path. Spark needs Java 17 or newer.")
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_problem_is_told_and_wrong_input_decides_the_exit_code(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [LAKEHEAD, "doctor", "--store", f"file://{tmp_path}/missing/lake"],
+        env={"PATH": "", "HOME": str(tmp_path), "JAVA_HOME": str(tmp_path / "jdk")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{tmp_path}/missing/lake" in done.stderr
+    assert f"JAVA_HOME is {tmp_path / 'jdk'}" in done.stderr
+    assert done.stderr.count("\n") == 2
 
 
 def test_help_shows_an_example() -> None:
@@ -69,3 +103,23 @@ def test_the_environment_becomes_settings() -> None:
     assert (s3.endpoint, s3.region) == ("http://127.0.0.1:8333", "eu-west-1")
     assert azure.credentials == {"account_key": "azure"}
     assert azure.endpoint == ""
+
+
+def test_the_environment_becomes_settings_for_spark() -> None:
+    given = {
+        "JAVA_HOME": "/jdk",
+        "PATH": "/bin",
+        "LAKEHEAD_JARS": "/jars",
+        "LAKEHEAD_CACHE": "/cache",
+        "LAKEHEAD_REPOSITORIES": "https://a.example, https://b.example",
+    }
+
+    settings, plain = (
+        spark_settings(given),
+        spark_settings({"XDG_CACHE_HOME": "/x", "JAVA_HOME": "", "LAKEHEAD_JARS": ""}),
+    )
+
+    assert (settings.java_home, settings.path) == (Path("/jdk"), "/bin")
+    assert (settings.jar_folder, settings.cache_folder) == (Path("/jars"), Path("/cache"))
+    assert settings.repositories == ("https://a.example", "https://b.example")
+    assert (plain.java_home, plain.jar_folder, plain.cache_folder) == (None, None, Path("/x/lakehead"))

@@ -1,0 +1,1 @@
+"""Spark, borrowed: Java, jars, a quick and quiet start, sessions for threads and jobs by table."""

@@ -1,0 +1,47 @@
+"""Folders and files that processes make together: under a lock that dies with its holder, into place by one rename."""
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from lakehead.errors import Misconfigured
+
+
+@contextmanager
+def locked(target: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock for making a target, and say whether we do: only without `wait` may somebody else have it.
+
+    Raises `Misconfigured` where the cache cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = (target.parent / f".{target.name}.lock").open("w")
+    except OSError as error:
+        raise Misconfigured(
+            f"The cache folder {target.parent} cannot be written ({error.strerror}). Make it writable, or set "
+            "another cache folder."
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def workshop(target: Path) -> Iterator[Path]:
+    """An empty folder beside the target to make it in. Needs the target's lock, and sweeps what the dead left there."""
+    start = f".{target.name}.making-"
+    for left in target.parent.glob(f"{start}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = Path(mkdtemp(prefix=start, dir=target.parent))
+    folder.chmod(0o755)  # a cache made while an image is built is read by whoever runs it
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

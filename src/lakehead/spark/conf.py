@@ -1,0 +1,68 @@
+"""Settings as Spark spells them."""
+
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from lakehead.spark.archive import use
+from lakehead.spark.settings import SparkSettings
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+
+CLASS_PATH = "spark.driver.extraClassPath"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTORS_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+
+# Joined with ours where somebody sets them too, instead of replacing ours.
+_JOINED = {
+    CLASS_PATH: os.pathsep,
+    JAVA_OPTIONS: " ",
+    EXECUTORS_JAVA_OPTIONS: " ",
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+}
+_AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, "spark.driver.memory", "spark.driver.extraLibraryPath", "spark.master")
+
+
+def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | None) -> dict[str, str]:
+    """The whole configuration of a session."""
+    conf = {
+        "spark.master": settings.master,
+        "spark.app.name": settings.app_name,
+        "spark.submit.deployMode": "client",
+        "spark.driver.memory": settings.driver_memory,
+        CLASS_PATH: os.pathsep.join(map(str, jars)),
+        JAVA_OPTIONS: _java_options(archive),
+        EXECUTORS_JAVA_OPTIONS: "-Duser.timezone=UTC",
+        "spark.executorEnv.TZ": "UTC",
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.enabled": str(settings.ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": EXTENSIONS,
+    }
+    if settings.is_local:
+        # No need to be seen from outside, nor to depend on what the machine's name resolves to.
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    for name, properties in settings.all_catalogs.items():
+        prefix = f"spark.sql.catalog.{name}"
+        conf[prefix] = CATALOG
+        conf[f"{prefix}.cache-enabled"] = "false"  # or a session goes on with a head that others have moved
+        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
+    for key, value in settings.conf.items():
+        conf[key] = f"{conf[key]}{_JOINED[key]}{value}" if key in _JOINED and conf.get(key) else value
+    return conf
+
+
+def launch_conf(conf: dict[str, str]) -> dict[str, str]:
+    """The part that the JVM must know when it starts. It stands on a command line: nothing secret is in it."""
+    return {key: conf[key] for key in _AT_LAUNCH if key in conf}
+
+
+def _java_options(archive: Path | None) -> str:
+    quiet = f'-Duser.timezone=UTC -Dlog4j2.configurationFile="{files("lakehead.spark") / "log4j2.properties"}"'
+    return f"{quiet} {use(archive)}" if archive else quiet

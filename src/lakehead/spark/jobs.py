@@ -1,0 +1,54 @@
+"""Whose job it is: a session for each thread, and a job group for each table."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+GROUP = "spark.jobGroup.id"
+DESCRIPTION = "spark.job.description"
+INTERRUPT = "spark.job.interruptOnCancel"
+POOL = "spark.scheduler.pool"
+
+
+class ThreadSessions:
+    """A session of its own for each thread that asks: what one sets (snapshot properties) the others do not see.
+
+    They share the context, its executors and its configuration as it was at the start. A thread's session goes with it.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._threads = threading.local()
+
+    def mine(self) -> SparkSession:
+        """This thread's session, made when it first asks."""
+        mine: SparkSession | None = getattr(self._threads, "session", None)
+        if mine is None:
+            mine = self._threads.session = self._session.newSession()
+        return mine
+
+
+@contextmanager
+def job_group(session: SparkSession, group: str, description: str, *, pool: str | None = None) -> Iterator[None]:
+    """Run this thread's jobs under a group and a description, in a fair pool of the group's own or the one named.
+
+    Afterwards the thread is as it was, whatever happened. `cancel_group` stops them from any thread.
+    """
+    context = session.sparkContext
+    wanted = {GROUP: group, DESCRIPTION: description, INTERRUPT: "true", POOL: pool or group}
+    before = {key: context.getLocalProperty(key) for key in wanted}
+    try:
+        for key, value in wanted.items():
+            context.setLocalProperty(key, value)
+        yield
+    finally:
+        for key, earlier in before.items():
+            context.setLocalProperty(key, earlier)  # type: ignore[arg-type] # None takes it away
+
+
+def cancel_group(session: SparkSession, group: str) -> None:
+    """Cancel the group's running jobs, and those that its thread would start next: a group's name is used once."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark offers only the half for running jobs
+    context.cancelJobGroupAndFutureJobs(group)
