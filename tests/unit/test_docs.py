@@ -32,7 +32,8 @@ def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/spark.md", "docs/storage.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/spark.md", "docs/state.md", "docs/storage.md"],
 )
 def test_links_lead_somewhere_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()

@@ -1,0 +1,193 @@
+"""Transactions: whole, tried again where that is safe, and unknown where nobody can tell."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar
+
+from sqlalchemy import Connection, Engine, Insert, Table
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.ids import Ids, Random
+from lakehead.state.faults import Fault, fault_of, first_line
+from lakehead.state.schema import EPOCH, MICROSECOND
+from lakehead.storage.backoff import Backoff
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+
+class Contended(Exception):
+    """Somebody else changed what this transaction read: roll back and try again."""
+
+
+class Database:
+    """One database, and how to talk to it. Safe to share between threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        name: str,
+        clock: Clock,
+        ids: Ids,
+        random: Random,
+        backoff: Backoff,
+        pause: Callable[[float], object],
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.ids = ids
+        self._clock = clock
+        self._random = random
+        self._backoff = backoff
+        self._pause = pause
+        self._last = 0
+        self._ticking = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Database({self.name})"
+
+    def now(self) -> datetime:
+        """A moment later than every one given before, even if the machine's clock was set back.
+
+        So a lease that was extended after a fence is told from one that was extended before it.
+        """
+        with self._ticking:
+            self._last = max(self._last + 1, self._clock.now_ns() // 1000)
+            return EPOCH + self._last * MICROSECOND
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """What `work` reads, in one transaction that changes nothing."""
+        return self.patiently(lambda: self._once(work, reading=True))
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Do `work` in one transaction: all of it or nothing. It may be called again after a deadlock.
+
+        Raises `Unavailable` if nothing was changed and the tries are used up, and `OutcomeUnknown` if the connection
+        was lost while the server was committing.
+        """
+        return self.patiently(lambda: self._once(work, reading=False))
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Do something whole, again and again while others are in the way, but not for ever."""
+        reason = ""
+        for pause in self._backoff.pauses(self._random):
+            if pause:
+                self._pause(pause)
+            try:
+                return attempt()
+            except Contended:
+                reason = "others keep changing the same rows"
+            except PoolTimeout:
+                reason = "all connections are in use"
+            except DBAPIError as error:
+                match fault_of(error):
+                    case Fault.CONTENDED | Fault.LOST:
+                        reason = first_line(error)
+                    case _:
+                        self.give_up(error)
+        raise Unavailable(
+            f"The state database {self.name} did not take a transaction in {self._backoff.attempts} tries ({reason}). "
+            "Nothing was changed; try again later."
+        )
+
+    def _once(self, work: Callable[[Connection], T], *, reading: bool) -> T:
+        with self._connection(reading=reading) as connection:
+            transaction = connection.begin()
+            try:
+                answer = work(connection)
+            except BaseException:
+                with suppress(DBAPIError):
+                    transaction.rollback()
+                raise
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                if reading or fault_of(error) in (Fault.CONTENDED, Fault.LOCKED):
+                    raise
+                raise OutcomeUnknown(
+                    f"The connection to the state database {self.name} was lost during a commit "
+                    f"({first_line(error)}). The change may have been made; read the state before doing it again."
+                ) from None
+            return answer
+
+    @contextmanager
+    def _connection(self, *, reading: bool) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            yield connection.execution_options(reading=reading)
+
+    def give_up(self, error: DBAPIError) -> NoReturn:
+        """Say in one sentence what a database's error means, or raise it as it is if it is a fault of ours."""
+        raise self.sentence(error) from None
+
+    def sentence(self, error: DBAPIError) -> LakeheadError | DBAPIError:
+        """The error of ours that an error of the database means."""
+        told = first_line(error)
+        match fault_of(error):
+            case Fault.REFUSED:
+                return Misconfigured(
+                    f"The state database {self.name} refused us ({told}). "
+                    "Check its address, its name, the user, the password and what the user may do."
+                )
+            case Fault.LOCKED:
+                return Unavailable(
+                    f"The state database {self.name} kept us waiting for a lock for too long ({told}). "
+                    "Nothing was changed; try again later."
+                )
+            case Fault.LOST | Fault.CONTENDED:
+                return Unavailable(
+                    f"The state database {self.name} cannot be reached ({told}). "
+                    "Nothing was changed; check that it runs, and try again later."
+                )
+            case Fault.OTHER:
+                return error
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert the rows whose keys are not there yet; leave the others as they are."""
+    if not rows:
+        return
+    statement: Insert
+    match connection.dialect.name:
+        case "sqlite":
+            statement = sqlite.insert(table).on_conflict_do_nothing()
+        case "postgresql":
+            statement = postgresql.insert(table).on_conflict_do_nothing()
+        case _:
+            # Not INSERT IGNORE: that would also swallow values that do not fit.
+            column = _first_beside_the_key(table)
+            statement = mysql.insert(table).on_duplicate_key_update({column: table.c[column]})
+    connection.execute(statement, list(rows))
+
+
+def insert_or_replace(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert the rows; where a key is there already, the row becomes the new one."""
+    if not rows:
+        return
+    statement: Insert
+    changed = [column.name for column in table.columns if not column.primary_key]
+    match connection.dialect.name:
+        case "sqlite":
+            lite = sqlite.insert(table)
+            statement = lite.on_conflict_do_update(
+                index_elements=list(table.primary_key), set_={name: lite.excluded[name] for name in changed}
+            )
+        case "postgresql":
+            post = postgresql.insert(table)
+            statement = post.on_conflict_do_update(
+                index_elements=list(table.primary_key), set_={name: post.excluded[name] for name in changed}
+            )
+        case _:
+            my = mysql.insert(table)
+            statement = my.on_duplicate_key_update({name: my.inserted[name] for name in changed})
+    connection.execute(statement, list(rows))
+
+
+def _first_beside_the_key(table: Table) -> str:
+    return next(column.name for column in table.columns if not column.primary_key)

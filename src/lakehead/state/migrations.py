@@ -1,0 +1,94 @@
+"""The schema's versions, and how a database gets from one to the next without losing a row.
+
+A new database gets the tables of `schema` at once, and the newest version. An older one takes the steps that it lacks,
+in order. A step may be cut off anywhere and is then taken again from its beginning (MariaDB commits after every
+statement that changes a table), so a step asks what is there before it changes it. A released step is never changed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, inspect, select, text, update
+from sqlalchemy.schema import CreateTable
+
+from lakehead.errors import Misconfigured
+from lakehead.state.database import Database, insert_new
+from lakehead.state.schema import metadata, schema_version
+
+FIRST = 1
+_LOCK = 0x1A6E4EAD  # any number, the same in every version of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What leads to a version from the one before it."""
+
+    version: int
+    what: str
+    take: Callable[[Connection], None]
+
+
+STEPS: tuple[Step, ...] = ()
+"""In order, from version 2 on."""
+
+
+def bring_up(database: Database, steps: Sequence[Step] = STEPS) -> None:
+    """Make the tables, or bring them up to the newest version. Any number of processes may do it at once."""
+    if not _missing(database, database.read(_version), steps):
+        return
+    match database.engine.dialect.name:
+        case "mysql" | "mariadb":
+            database.write(_make_version)
+            database.write(lambda holding: _bring_up_beside(database, holding, steps))
+        case _:
+            database.write(lambda connection: _bring_up_in(database, connection, steps))
+
+
+def _make_version(connection: Connection) -> None:
+    connection.execute(CreateTable(schema_version, if_not_exists=True))
+    insert_new(connection, schema_version, [{"id": 1, "version": 0}])
+
+
+def _bring_up_in(database: Database, connection: Connection, steps: Sequence[Step]) -> None:
+    """All in one transaction, where the server can: it comes to the newest version or stays as it was."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    for step in _missing(database, _version(connection), steps):
+        step.take(connection)
+        insert_new(connection, schema_version, [{"id": 1, "version": step.version}])
+        connection.execute(update(schema_version).values(version=step.version))
+
+
+def _bring_up_beside(database: Database, holding: Connection, steps: Sequence[Step]) -> None:
+    """One connection holds the version's row; the tables change over another, whose statements commit by themselves."""
+    holding.execute(update(schema_version).values(version=schema_version.c.version))
+    for step in _missing(database, _version(holding), steps):
+        with database.engine.begin() as connection:
+            step.take(connection)
+        holding.execute(update(schema_version).values(version=step.version))
+
+
+def _make_tables(connection: Connection) -> None:
+    metadata.create_all(connection)
+    for table in metadata.sorted_tables:
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)  # lacking if a table was made and then the power went
+
+
+def _version(connection: Connection) -> int:
+    """The database's version; 0 as long as its tables are not all made."""
+    if not inspect(connection).has_table(schema_version.name):
+        return 0
+    return connection.execute(select(schema_version.c.version)).scalar() or 0
+
+
+def _missing(database: Database, version: int, steps: Sequence[Step]) -> Sequence[Step]:
+    newest = steps[-1].version if steps else FIRST
+    if version > newest:
+        raise Misconfigured(
+            f"The state database {database.name} has version {version}, and this Lakehead knows {newest} at most. "
+            "Use the newer Lakehead that it was used with."
+        )
+    if version == 0:
+        return [Step(newest, "the tables as they are now", _make_tables)]
+    return [step for step in steps if step.version > version]

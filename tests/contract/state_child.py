@@ -1,0 +1,116 @@
+"""A process of its own for tests of the state: reads one command per line, does it, answers in one line."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import event
+
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds
+from lakehead.state.buffered import BufferedState
+from lakehead.state.model import DayState, DayStatus, Pointer, Slice, SlicePlan, Watermark
+from lakehead.state.opening import StateSettings, open_state
+from lakehead.state.state import State
+from tests.contract.state_scene import HOUR, NOON, landing
+
+
+def main() -> None:
+    state: State | None = None
+    say("ready")
+    for line in sys.stdin:
+        command = json.loads(line)
+        match command["do"]:
+            case "open":
+                state = opened(command)
+                say("open")
+            case "acquire":
+                assert state is not None
+                until = state.now() + HOUR
+                say(
+                    sorted(
+                        state.shards.acquire(
+                            command["table"], command["units"], owner=command["owner"], lease_until=until
+                        )
+                    )
+                )
+            case "open shards":
+                assert state is not None
+                state.shards.open(command["table"], command["units"], token="opener")
+                say(len(command["units"]))
+            case "save plan":
+                assert state is not None
+                slices = tuple(Slice(unit=unit, bounds={}) for unit in command["units"])
+                kept = state.slices.save(SlicePlan(id=command["who"], table=command["table"], slices=slices))
+                say([kept.id, [each.unit for each in kept.slices]])
+            case "settle":
+                assert state is not None
+                say(settle(state, command))
+            case "settle up to":
+                in_a_process_of_its_own(settle_up_to, command)
+            case "emit and mark":
+                in_a_process_of_its_own(emit_and_mark, command)
+            case unknown:
+                raise AssertionError(unknown)
+
+
+def opened(command: dict[str, Any]) -> State:
+    settings = StateSettings(isolation=command.get("isolation", "READ COMMITTED"))
+    return open_state(command["url"], SystemClock(), RandomIds(), settings=settings)
+
+
+def settle(state: State, command: dict[str, Any]) -> bool:
+    expected = Pointer(*command["expected"]) if command["expected"] else None
+    new = Pointer(*command["new"])
+    happened = state.history.event("landed", table=command["table"], run=command["who"])
+    what = landing(new, *command["units"], watermark=command["watermark"], events=(happened,))
+    return state.landings.settle(command["table"], expected, new, [what])
+
+
+def in_a_process_of_its_own(work: Callable[[dict[str, Any]], None], command: dict[str, Any]) -> None:
+    """Do the work in a process that stays where the work left it, until it is killed."""
+    process = os.fork()
+    if process:
+        os.waitpid(process, 0)
+        return
+    work(command)
+    say({"process": os.getpid(), "done": True})
+    signal.pause()
+
+
+def settle_up_to(command: dict[str, Any]) -> None:
+    """Settle, but stop before the nth word to the database."""
+    state = opened(command)
+    words = 0
+
+    def count(*_: object) -> None:
+        nonlocal words
+        words += 1
+        if words == command["words"]:
+            say({"process": os.getpid(), "done": False})
+            signal.pause()
+
+    event.listen(state.database.engine, "before_cursor_execute", count)
+    event.listen(state.database.engine, "commit", count)
+    settle(state, command)
+
+
+def emit_and_mark(command: dict[str, Any]) -> None:
+    """Tell an event, which waits, and write what decides, which does not."""
+    table = command["table"]
+    buffered = BufferedState(opened(command), SystemClock(), age=HOUR)
+    buffered.emit("waiting", table=table)
+    buffered.advance(Watermark(table=table, value=1))
+    buffered.save_plan(SlicePlan(id="p", table=table, slices=()))
+    buffered.mark_day(DayStatus(table=table, load_date=NOON.date(), phase="raw", state=DayState.DONE))
+
+
+def say(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main()
