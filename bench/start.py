@@ -51,7 +51,7 @@ def seconds(program: str) -> float:
         with subprocess.Popen(
             [sys.executable, "-c", program], cwd=folder, stdout=subprocess.PIPE, stderr=noise
         ) as child:
-            assert child.stdout is not None  # noqa: S101
+            assert child.stdout is not None  # noqa: S101 - for the type checker
             if child.stdout.readline() != b"done\n":
                 sys.exit(f"A session did not start: {Path(folder, 'noise').read_text()[-2000:]}")
             return time.perf_counter() - began

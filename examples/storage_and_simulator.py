@@ -64,7 +64,7 @@ async def show_storage(folder: Path) -> None:
     for process in processes:
         process.start()
     doomed = processes[-1]
-    while True:  # until the doomed process has counted at least once
+    while doomed.is_alive():  # until it has counted at least once
         there = await store.get("counter.json")
         if doomed.pid is not None and there is not None and f"process {PROCESSES}" in json.loads(there.body):
             os.kill(doomed.pid, signal.SIGKILL)

@@ -101,7 +101,7 @@ async def carry_out(operation: str, store: LocalStore, known: Meta | None) -> ob
         case "put", _:
             return await store.put(KEY, NEW)
         case "delete", _:
-            return await store.delete(KEY)  # type: ignore[func-returns-value]
+            return await store.delete(KEY)  # type: ignore[func-returns-value]  # None is its answer
         case _:
             raise ValueError(operation, known)
 
@@ -139,7 +139,7 @@ def die_in_a_large_write(store: LocalStore) -> None:
             die()
         return real(file, data[:SLICE])
 
-    os.write = write  # type: ignore[assignment]
+    os.write = write  # type: ignore[assignment]  # a stand-in for this process alone
     asyncio.run(store.put(KEY, LARGE))
 
 
@@ -151,7 +151,7 @@ def stop_in_a_write(store: LocalStore) -> None:
             stop()
         return real(file, data[: len(NEW) // 2])
 
-    os.write = write  # type: ignore[assignment]
+    os.write = write  # type: ignore[assignment]  # a stand-in for this process alone
     tell(asyncio.run(store.put(KEY, NEW)))
 
 
@@ -183,7 +183,7 @@ def tell_when_waiting(store: LocalStore, operation: str) -> None:
             real(file, how)
 
     known = asyncio.run(store.head(KEY))
-    fcntl.flock = flock  # type: ignore[assignment]
+    fcntl.flock = flock  # type: ignore[assignment]  # a stand-in for this process alone
     tell(type(asyncio.run(carry_out(operation, store, known))).__name__)
 
 

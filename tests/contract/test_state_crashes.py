@@ -182,7 +182,7 @@ def test_a_connection_lost_after_a_commit_was_done_is_an_unknown_outcome_too(
     commit = dialect.do_commit
 
     def commit_and_lose_the_answer(connection: object) -> None:
-        commit(connection)  # type: ignore[arg-type]
+        commit(connection)  # type: ignore[arg-type]  # the driver's own
         raise lost
 
     state.landings.settle(table, None, FIRST, [])

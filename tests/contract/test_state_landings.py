@@ -54,7 +54,8 @@ def test_settling_from_a_pointer_that_has_moved_writes_nothing(state: State, tab
     hold(state, table, "c")
     lost = state.history.event("landed", table=table)
 
-    assert not state.landings.settle(table, expected, THIRD, [landing(THIRD, "c", "d", watermark=9, events=(lost,))])  # type: ignore[arg-type]
+    third = landing(THIRD, "c", "d", watermark=9, events=(lost,))
+    assert not state.landings.settle(table, expected, THIRD, [third])  # type: ignore[arg-type]  # a parameter of any kind
 
     assert state.landings.pointer(table) == SECOND
     assert [s.state for s in state.shards.read(table, ["c", "d"])] == [ShardState.IN_PROGRESS]

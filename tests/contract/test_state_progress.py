@@ -27,9 +27,9 @@ DAY = date(2026, 3, 1)
         10**30,
         Decimal("123456789012345678901234567890.123456789"),
         Decimal("1.10"),
-        datetime(1, 1, 1, 0, 0, 0, 1),  # noqa: DTZ001
+        datetime(1, 1, 1, 0, 0, 0, 1),  # noqa: DTZ001 - without a zone on purpose
         datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-        datetime(2026, 3, 1, 12, 0, 0, 123456),  # noqa: DTZ001
+        datetime(2026, 3, 1, 12, 0, 0, 123456),  # noqa: DTZ001 - without a zone on purpose
         datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30))),
         date(2026, 3, 1),
         "Ünïcode \N{GRINNING FACE} and a space at the end ",

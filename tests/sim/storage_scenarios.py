@@ -175,10 +175,13 @@ async def twenty_operations(world: World) -> None:
         store = world.faulty(shared, ROUGH)
         with suppress(OutcomeUnknown, Unavailable):
             await store.create(KEY, name.encode())
+        seen = Version("none yet")
         for _ in range(2):
-            with suppress(OutcomeUnknown, Unavailable):
+            with suppress(Unavailable):
                 if (there := await store.get(KEY)) is not None:
-                    await store.replace(KEY, name.encode(), there.meta.version)
+                    seen = there.meta.version
+            with suppress(OutcomeUnknown, Unavailable):
+                await store.replace(KEY, name.encode(), seen)
 
     processes = [world.process(name) for name in CLIENTS]
     for process in processes:

@@ -9,8 +9,9 @@ import pytest
 from lakehead.errors import OutcomeUnknown
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.writes import Refused
-from tests.faults.store import Fault, Faults
+from tests.faults.store import Fault, Faults, FaultStore
 from tests.sim.loop import Deadlock, Livelock, Unseen
+from tests.sim.scenarios import SOUND
 from tests.sim.world import SimulatedClock, World, simulate
 
 
@@ -214,6 +215,26 @@ def test_a_background_task_that_dies_unseen_fails_the_simulation() -> None:
         await world.until(process)
 
     assert isinstance(simulate(scenario, 1).failure, Unseen)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_yardstick_of_speed_makes_twenty_calls_under_every_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        real = getattr(FaultStore, name)
+
+        async def call(self: FaultStore, *args: object) -> object:
+            calls.append(name)
+            return await real(self, *args)
+
+        monkeypatch.setattr(FaultStore, name, call)
+
+    for name in ("create", "replace", "put", "get", "delete"):  # and no `head`, which a call's own look uses
+        counted(name)
+
+    assert simulate(SOUND["twenty_operations"], seed).failure is None
+    assert len(calls) == 20
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -68,7 +68,7 @@ class Process:
         task = self._world.loop.create_task(work, name=self.name, context=self._context.copy())
         task.add_done_callback(self._world.look_at, context=self._world.context)
         self._tasks.append(task)
-        return task  # type: ignore[no-any-return]
+        return task  # type: ignore[no-any-return]  # the loop's signature is asyncio's
 
     def crash(self) -> None:
         """Be gone at once. Requests that are on their way to a store still arrive there."""

@@ -72,9 +72,9 @@ def _check_store(url: str, store: Store) -> None:
 
 def _check_spark(settings: SparkSettings) -> None:
     # Not at the top: PySpark takes longer to load than all that the other commands do.
-    from lakehead.spark.jars import jars_for  # noqa: PLC0415
-    from lakehead.spark.java import find_java  # noqa: PLC0415
-    from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415
+    from lakehead.spark.jars import jars_for  # noqa: PLC0415 - see above
+    from lakehead.spark.java import find_java  # noqa: PLC0415 - see above
+    from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see above
 
     java = find_java(settings)
     typer.echo(f"java ok: {java.version} in {java.home}")

@@ -63,7 +63,8 @@ class Jvm:
         output = Output()
         try:
             with _launcher_environment(java):
-                return cls(launch_gateway(given, {"stdout": output.writing, "stderr": output.writing}))  # type: ignore[no-untyped-call]
+                outputs = {"stdout": output.writing, "stderr": output.writing}
+                return cls(launch_gateway(given, outputs))  # type: ignore[no-untyped-call]  # PySpark leaves it so
         except PySparkRuntimeError as error:
             said = b" ".join(output.last).decode(errors="replace")
             raise Misconfigured(
@@ -83,7 +84,7 @@ class Jvm:
 def forget_jvm() -> None:
     """Make PySpark forget a JVM that has ended, so that this process can start another."""
     SparkContext._gateway = None  # noqa: SLF001 - PySpark has no word for it
-    SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001 - nor for this
 
 
 @contextmanager
@@ -94,12 +95,12 @@ def _launcher_environment(java: Java) -> Iterator[None]:
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1",  # it lives for a blink
     }
     before = {name: os.environ.get(name) for name in wanted}  # noqa: TID251 - to put it back; settings decide
-    os.environ.update(wanted)  # noqa: TID251
+    os.environ.update(wanted)  # noqa: TID251 - the launcher reads nothing else
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]  # noqa: TID251
+                del os.environ[name]  # noqa: TID251 - as it was
             else:
-                os.environ[name] = value  # noqa: TID251
+                os.environ[name] = value  # noqa: TID251 - as it was

@@ -43,7 +43,7 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
 
 def stop_session(session: SparkSession) -> None:
     """End the session and its JVM, and wait for both. Afterwards this process may build another."""
-    gateway = session.sparkContext._gateway  # noqa: SLF001
+    gateway = session.sparkContext._gateway  # noqa: SLF001 - PySpark never ends it itself
     session.stop()
     if gateway is not None:
         Jvm(gateway).stop()

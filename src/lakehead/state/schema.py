@@ -25,11 +25,11 @@ class Instant(TypeDecorator[datetime]):
     impl = BigInteger
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 - SQLAlchemy's shape
         """Microseconds since 1970. A moment without a zone is refused by the subtraction."""
         return None if value is None else (value - EPOCH) // MICROSECOND
 
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's shape
         """The moment, in UTC."""
         return None if value is None else EPOCH + value * MICROSECOND
 
@@ -40,11 +40,11 @@ class Day(TypeDecorator[date]):
     impl = String(10)
     cache_ok = True
 
-    def process_bind_param(self, value: date | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+    def process_bind_param(self, value: date | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's shape
         """The day's ISO form."""
         return None if value is None else value.isoformat()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> date | None:  # noqa: ARG002
+    def process_result_value(self, value: str | None, dialect: Dialect) -> date | None:  # noqa: ARG002 - SQLAlchemy's shape
         """The day."""
         return None if value is None else date.fromisoformat(value)
 
@@ -55,11 +55,11 @@ class Json(TypeDecorator[Any]):
     impl = Text().with_variant(LONGTEXT(), "mysql")
     cache_ok = True
 
-    def process_bind_param(self, value: object, dialect: Dialect) -> str:  # noqa: ARG002
+    def process_bind_param(self, value: object, dialect: Dialect) -> str:  # noqa: ARG002 - SQLAlchemy's shape
         """Its canonical text."""
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's shape
         """What was written."""
         return None if value is None else json.loads(value)
 

@@ -1,5 +1,7 @@
 """Commit tokens: the same units, the same token, and no others."""
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +11,9 @@ units = st.lists(st.builds(Unit, st.text(max_size=8), st.integers(0, 3)), max_si
 
 
 @given(units, st.randoms(use_true_random=False))
-def test_the_order_of_units_does_not_matter(some: list[Unit], random: object) -> None:
+def test_the_order_of_units_does_not_matter(some: list[Unit], random: Random) -> None:
     shuffled = list(some)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
 
     assert token_of("pipeline", "table", some) == token_of("pipeline", "table", shuffled)
 

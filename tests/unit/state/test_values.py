@@ -12,7 +12,7 @@ from lakehead.state.model import Value
 from lakehead.state.values import from_text, not_behind, to_text
 
 zones = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30)), timezone(timedelta(hours=14))])
-moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001
+moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001 - without a zone on purpose
 kinds: list[st.SearchStrategy[Value]] = [
     st.integers(),
     st.decimals(allow_nan=False, allow_infinity=False),
@@ -50,8 +50,8 @@ def test_moments_are_compared_as_moments_whatever_their_zones(one: datetime, oth
 @pytest.mark.parametrize(
     ("new", "old"),
     [
-        (date(2020, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001
-        (datetime(2020, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)),  # noqa: DTZ001
+        (date(2020, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001 - without a zone on purpose
+        (datetime(2020, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)),  # noqa: DTZ001 - without a zone on purpose
         (1, "2"),
         ("1", 2),
         (1, date(2026, 1, 1)),
