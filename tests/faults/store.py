@@ -80,7 +80,7 @@ class FaultStore:
         self._writes = Writes(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
         self._any_fault = sum(faults.probability.values())
         self._nonces: dict[tuple[str, Version], str] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: list[asyncio.Task[None]] = []
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         return await self._writes.create(key, body)
@@ -196,8 +196,9 @@ class FaultStore:
 
     def _detach(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard, context=Context())
+        self._under_way.append(task)  # a loop forgets tasks that nobody holds
+        if len(self._under_way) > 100:
+            self._under_way = [each for each in self._under_way if not each.done()]
 
     def _draw(self) -> Fault | None:
         drawn = self._random.random()
