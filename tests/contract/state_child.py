@@ -12,10 +12,10 @@ from sqlalchemy import event
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.state.buffered import BufferedState
-from lakehead.state.model import DayState, DayStatus, Pointer, Slice, SlicePlan, Watermark
+from lakehead.state.model import DayState, DayStatus, Planned, Pointer, Slice, SlicePlan, Watermark
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import HOUR, NOON, landing
+from tests.contract.state_scene import HOUR, NOON, landing, numbers
 
 
 def main() -> None:
@@ -49,6 +49,12 @@ def main() -> None:
             case "settle":
                 assert state is not None
                 say(settle(state, command))
+            case "settle spans":
+                assert state is not None
+                say(settle_spans(state, command))
+            case "plan and compare":
+                assert state is not None
+                say(plan_and_compare(state, command))
             case "settle up to":
                 in_a_process_of_its_own(settle_up_to, command)
             case "emit and mark":
@@ -66,8 +72,41 @@ def settle(state: State, command: dict[str, Any]) -> bool:
     expected = Pointer(*command["expected"]) if command["expected"] else None
     new = Pointer(*command["new"])
     happened = state.history.event("landed", table=command["table"], run=command["who"])
-    what = landing(new, *command["units"], watermark=command["watermark"], events=(happened,))
+    numbered = numbers("agent/boot", *command.get("spans", ()))
+    what = landing(new, *command["units"], watermark=command["watermark"], events=(happened,), numbered=numbered)
     return state.landings.settle(command["table"], expected, new, [what])
+
+
+def settle_spans(state: State, command: dict[str, Any]) -> int:
+    """Settle one span after the other, each from where the pointer is by then; how often somebody else was first."""
+    late = 0
+    for start, end in command["spans"]:
+        while True:
+            seen = state.landings.pointer(command["table"])
+            new = Pointer(seen.snapshot + 1 if seen else 1, None)
+            what = landing(new, numbered=numbers("agent/boot", (start, end)))
+            if state.landings.settle(command["table"], seen, new, [what]):
+                break
+            late += 1
+    return late
+
+
+def plan_and_compare(state: State, command: dict[str, Any]) -> list[object]:
+    """Plan from wherever the pointer is until it is at the last snapshot; the plans whose numbers were not its own.
+
+    Each snapshot has brought ten numbers more, so the pointer tells what has landed.
+    """
+    wrong: list[object] = []
+    while True:
+        seen = state.landings.pointer(command["table"])
+        at = seen.snapshot if seen else None
+        planned = state.landings.plan(
+            command["table"], at, [], owner="us", fenced_at=state.now(), streams=["agent/boot"]
+        )
+        if isinstance(planned, Planned) and planned.ranges != {"agent/boot": ((0, at * 10),) if at else ()}:
+            wrong.append([at, dict(planned.ranges)])
+        if at == command["last"]:
+            return wrong
 
 
 def in_a_process_of_its_own(work: Callable[[dict[str, Any]], None], command: dict[str, Any]) -> None:

@@ -12,14 +12,14 @@ from typing import IO, Any
 
 from sqlalchemy import event
 
-from lakehead.state.model import Landing, Pointer
+from lakehead.state.model import Landing, Numbered, Pointer
 from lakehead.state.state import State
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-FIRST, SECOND, THIRD = Pointer(9_000_000_000_000_000_001, 1), Pointer(42, 2), Pointer(43, 3)
+FIRST, SECOND, THIRD = (Pointer(snapshot, snapshot) for snapshot in (9_000_000_000_000_000_001, 42, 43))
 
 
 class HandClock:
@@ -39,7 +39,12 @@ class HandClock:
 
 
 def landing(at: Pointer, *units: str, **more: Any) -> Landing:
-    return Landing(at=at, units=units, **more)
+    return Landing(snapshot=at.snapshot, units=units, **more)
+
+
+def numbers(stream: str, *spans: tuple[int, int]) -> tuple[Numbered]:
+    """What a landing says of one stream's records."""
+    return (Numbered(stream, spans),)
 
 
 def hold(state: State, table: str, *units: str, owner: str = "us", generation: int = 0) -> None:

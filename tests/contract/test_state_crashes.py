@@ -57,8 +57,9 @@ def test_a_process_killed_anywhere_in_a_settle_leaves_all_of_it_or_nothing(
             words=cuts + 1,
             table=table,
             expected=None,
-            new=(FIRST.snapshot, FIRST.sequence),
+            new=(FIRST.snapshot, FIRST.last_landing),
             units=UNITS,
+            spans=[(0, 10), (20, 30)],
             watermark=7,
             who="the killed",
         )
@@ -69,13 +70,15 @@ def test_a_process_killed_anywhere_in_a_settle_leaves_all_of_it_or_nothing(
 
         assert state.landings.pointer(table) is None, f"killed before word {cuts}"
         assert state.shards.counts(table) == {ShardState.IN_PROGRESS: 10}
+        assert state.landings.ranges(table, ["agent/boot"]) == {"agent/boot": ()}
         assert state.progress.watermark(table) is None
         assert state.history.events(table=table) == []
         assert state.landings.settle(table, None, SECOND, [landing(SECOND, *UNITS)]), "and the next one can"
 
-    assert cuts >= 8, "pointer made and held, shards inserted and updated, watermark, events, pointer, commit"
+    assert cuts >= 10, "pointer made and held, shards inserted and updated, ranges, watermark, events, pointer, commit"
     assert state.landings.pointer(table) == FIRST
     assert state.shards.counts(table) == {ShardState.COMPLETED: 30}
+    assert state.landings.ranges(table, ["agent/boot"]) == {"agent/boot": ((0, 10), (20, 30))}
     assert state.progress.watermark(table) is not None
     assert len(state.history.events(table=table)) == 1
 

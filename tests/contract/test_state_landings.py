@@ -63,10 +63,20 @@ def test_settling_from_a_pointer_that_has_moved_writes_nothing(state: State, tab
     assert state.history.events(table=table) == []
 
 
-def test_the_sequence_is_part_of_where_the_pointer_is(state: State, table: str) -> None:
+def test_the_pointer_keeps_the_last_landing_when_snapshots_follow_that_are_none(state: State, table: str) -> None:
+    swept, compacted = Pointer(1, None), Pointer(43, 42)
+
+    assert state.landings.settle(table, None, swept, [])
+    assert state.landings.pointer(table) == swept
+    assert state.landings.settle(table, swept, compacted, [landing(SECOND, "a")])
+    assert state.landings.pointer(table) == compacted
+
+
+def test_the_snapshot_alone_is_where_the_pointer_is(state: State, table: str) -> None:
     state.landings.settle(table, None, FIRST, [])
 
-    assert not state.landings.settle(table, type(FIRST)(FIRST.snapshot, 99), SECOND, [])
+    assert not state.landings.settle(table, Pointer(SECOND.snapshot, FIRST.last_landing), SECOND, [])
+    assert state.landings.settle(table, Pointer(FIRST.snapshot, None), SECOND, [])
 
 
 def test_a_landing_of_units_that_nobody_opened_here_is_settled_all_the_same(state: State, table: str) -> None:
@@ -98,11 +108,11 @@ def test_settling_ten_thousand_units_of_one_landing_completes_them_all(state: St
 
 
 def test_thousands_of_small_landings_are_settled_in_few_statements(state: State, table: str) -> None:
-    chain = [landing(Pointer(1_000 + n, n), f"unit {n}", watermark=n) for n in range(3_000)]
+    chain = [landing(Pointer(1_000 + n, None), f"unit {n}", watermark=n) for n in range(3_000)]
     state.shards.open(table, ["unit 7"], token="us")
 
     with statements(state) as sent:
-        assert state.landings.settle(table, None, chain[-1].at, chain)
+        assert state.landings.settle(table, None, FIRST, chain)
 
     assert len(sent) < 20
     assert state.shards.counts(table) == {ShardState.COMPLETED: 3_000}
@@ -162,7 +172,7 @@ class TestPlan:
         state.shards.extend(table, ["theirs"], owner="them", lease_until=state.now() + HOUR)
 
         candidates = ["ready", "theirs", "ours", "old lease", "done", "never opened", "ours"]
-        planned = state.landings.plan(table, FIRST, candidates, owner="us", fenced_at=fenced_at)
+        planned = state.landings.plan(table, FIRST.snapshot, candidates, owner="us", fenced_at=fenced_at)
 
         assert planned == Planned(
             taken=("ours",), landed=("done",), lost=("ready", "theirs", "old lease"), gone=("never opened",)
@@ -187,7 +197,9 @@ class TestPlan:
         hold(state, table, "a")
 
         assert state.landings.plan(table, None, ["a"], owner="us", fenced_at=fenced_at) == PointerMoved(FIRST)
-        assert state.landings.plan(table, SECOND, ["a"], owner="us", fenced_at=fenced_at) == PointerMoved(FIRST)
+        assert state.landings.plan(table, SECOND.snapshot, ["a"], owner="us", fenced_at=fenced_at) == PointerMoved(
+            FIRST
+        )
         assert [s.state for s in state.shards.read(table, ["a"])] == [ShardState.IN_PROGRESS]
 
     def test_a_table_without_a_landing_is_planned_from_no_pointer(self, state: State, table: str) -> None:
@@ -203,7 +215,7 @@ class TestPlan:
         fenced_at = state.now()
         hold(state, table, "a", generation=1)
 
-        planned = state.landings.plan(table, FIRST, ["a"], owner="us", fenced_at=fenced_at, generation=1)
+        planned = state.landings.plan(table, FIRST.snapshot, ["a"], owner="us", fenced_at=fenced_at, generation=1)
 
         assert planned == Planned(taken=("a",), landed=(), lost=(), gone=())
 
@@ -216,25 +228,27 @@ class TestPlan:
         fenced_at = state.now()
         state.shards.extend(table, ["a"], owner="us", lease_until=state.now() + HOUR)
 
-        planned = state.landings.plan(table, FIRST, ["a", "b"], owner="us", fenced_at=fenced_at)
+        planned = state.landings.plan(table, FIRST.snapshot, ["a", "b"], owner="us", fenced_at=fenced_at)
         assert planned == Planned(taken=("a",), landed=("b",), lost=(), gone=())
 
 
 class TestRebuild:
     def test_it_gives_back_the_shards_watermarks_and_pointer_that_were_lost(self, state: State, table: str) -> None:
         chain = [landing(FIRST, "a", "b", watermark=5, slice=1), landing(SECOND, "c", watermark=8, slice=2)]
-        state.landings.settle(table, None, SECOND, chain)
+        pointer = Pointer(THIRD.snapshot, SECOND.snapshot)
+        state.landings.settle(table, None, pointer, chain)
         before = {(s.unit, s.generation, s.state, s.snapshot) for s in state.shards.read(table, ["a", "b", "c"])}
         watermark = state.progress.watermark(table)
         state.landings.rebuild(table, None, [])
         assert state.shards.counts(table) == {}
+        assert state.landings.pointer(table) is None
 
-        state.landings.rebuild(table, SECOND, chain)
+        state.landings.rebuild(table, pointer, chain)
 
         after = {(s.unit, s.generation, s.state, s.snapshot) for s in state.shards.read(table, ["a", "b", "c"])}
         assert after == before
         assert state.progress.watermark(table) == watermark
-        assert state.landings.pointer(table) == SECOND
+        assert state.landings.pointer(table) == pointer
 
     def test_it_replaces_what_was_known_and_leaves_other_tables_and_history_alone(
         self, state: State, table: str
@@ -270,7 +284,7 @@ class TestRebuild:
         fenced_at = state.now()
 
         assert state.shards.extend(table, ["a"], owner="us", lease_until=state.now() + HOUR) == set()
-        planned = state.landings.plan(table, FIRST, ["a"], owner="us", fenced_at=fenced_at)
+        planned = state.landings.plan(table, FIRST.snapshot, ["a"], owner="us", fenced_at=fenced_at)
         assert planned == Planned(taken=(), landed=(), lost=(), gone=("a",))
 
     def test_a_settle_under_way_from_the_older_pointer_fails_after_it(self, state: State, table: str) -> None:

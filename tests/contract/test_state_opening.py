@@ -18,7 +18,7 @@ from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.schema import metadata, schema_version
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
-from tests.contract.state_scene import FIRST, HOUR, NOON, HandClock, hold, landing
+from tests.contract.state_scene import FIRST, HOUR, NOON, HandClock, hold, landing, numbers
 from tests.servers.mariadb import MariaDB
 from tests.servers.ports import free_ports
 from tests.servers.postgres import Postgres
@@ -123,7 +123,8 @@ def fill(state: State) -> None:
     """Something in every table."""
     hold(state, "t", "a", "b")
     told = state.history.event("landed", table="t", run="r", payload={"rows": 1})
-    state.landings.settle("t", None, FIRST, [landing(FIRST, "a", watermark=NOON, events=(told,))])
+    landed = landing(FIRST, "a", watermark=NOON, numbered=numbers("agent/boot", (10, 21)), events=(told,))
+    state.landings.settle("t", None, FIRST, [landed])
     state.slices.save(SlicePlan(id="p", table="t", slices=(Slice(unit="s", bounds={"to": 1}),)))
     state.history.bury("t", "b", "bad", owner="us")
     state.history.record_metrics([Metric(run="r", name="rows", value=0.1)])

@@ -66,16 +66,17 @@ def test_of_two_processes_that_settle_from_one_pointer_at_once_exactly_one_does(
         table = str(uuid4())
         if before:
             state.landings.settle(table, None, before, [])
-        expected = (before.snapshot, before.sequence) if before else None
+        expected = (before.snapshot, before.last_landing) if before else None
         news = {"one": SECOND, "two": THIRD}
         for child, (who, new) in zip(two, news.items(), strict=True):
             child.tell(
                 "settle",
                 table=table,
                 expected=expected,
-                new=(new.snapshot, new.sequence),
+                new=(new.snapshot, new.last_landing),
                 units=[f"{who} {n}" for n in range(20)] + ["both"],
-                watermark=new.sequence,
+                spans=[(new.snapshot, 50)],
+                watermark=new.snapshot,
                 who=who,
             )
         did = dict(zip(news, [child.answer() for child in two], strict=True))
@@ -83,18 +84,43 @@ def test_of_two_processes_that_settle_from_one_pointer_at_once_exactly_one_does(
         [winner] = [who for who, settled in did.items() if settled]
         assert state.landings.pointer(table) == news[winner]
         assert state.shards.counts(table) == {ShardState.COMPLETED: 21}
+        assert state.landings.ranges(table, ["agent/boot"]) == {"agent/boot": ((news[winner].snapshot, 50),)}
         [told] = state.history.events(table=table)
         assert told.run == winner
         watermark = state.progress.watermark(table)
         assert watermark is not None
-        assert watermark.value == news[winner].sequence
+        assert watermark.value == news[winner].snapshot
+
+
+def test_two_processes_that_settle_the_same_stream_lose_no_number_and_leave_one_span(
+    two: list[Child], state: State, table: str
+) -> None:
+    spans = [(10 * n, 10 * n + 12) for n in range(2 * ROUNDS)]
+    for child, theirs in zip(two, (spans[::2], spans[::-2]), strict=True):
+        child.tell("settle spans", table=table, spans=theirs)
+    for child in two:
+        child.answer()
+
+    assert state.landings.pointer(table) == Pointer(2 * ROUNDS, None)
+    assert state.landings.ranges(table, ["agent/boot"]) == {"agent/boot": ((0, 20 * ROUNDS + 2),)}
+
+
+def test_a_plan_made_while_others_settle_answers_the_numbers_that_belong_to_its_pointer(
+    two: list[Child], table: str
+) -> None:
+    last = 4 * ROUNDS
+    two[0].tell("settle spans", table=table, spans=[(10 * n, 10 * n + 10) for n in range(last)])
+    two[1].tell("plan and compare", table=table, last=last)
+
+    assert two[0].answer() == 0
+    assert two[1].answer() == []
 
 
 def test_shards_that_are_opened_while_their_landing_is_settled_end_completed(two: list[Child], state: State) -> None:
     units = [f"unit {n}" for n in range(2_000)]
     for _ in range(5):
         table = str(uuid4())
-        new = (FIRST.snapshot, FIRST.sequence)
+        new = (FIRST.snapshot, FIRST.last_landing)
         two[0].tell("settle", table=table, expected=None, new=new, units=units, watermark=1, who="one")
         two[1].tell("open shards", table=table, units=units)
         assert [child.answer() for child in two] == [True, 2_000]

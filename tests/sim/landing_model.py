@@ -11,7 +11,20 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from lakehead.errors import OutcomeUnknown
-from lakehead.lake.landing import BEGINNING, Head, Landing, Pointer, Share, Snapshot, SnapshotId, Unit
+from lakehead.lake.landing import (
+    BEGINNING,
+    Fence,
+    Head,
+    Landing,
+    Numbers,
+    Pointer,
+    Reached,
+    Share,
+    Snapshot,
+    SnapshotId,
+    Unit,
+    shares_of,
+)
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
 from tests.sim.world import Violation, World
 
@@ -140,7 +153,8 @@ def is_numbered(unit: Unit) -> bool:
 
 def _records(landing: Landing) -> list[int]:
     return [
-        record for share in landing.shares for start, end in share.spans or [_whole(share.unit)]
+        record for share in landing.shares
+        for start, end in ([_whole(share.unit)] if share.spans is None else share.spans)
         for record in range(start, end)
     ]  # fmt: skip
 
@@ -259,15 +273,8 @@ class ModelProgress:
 
     def own_records(self, units: Sequence[Unit]) -> list[Share]:
         """Give each unit the records that no landing has, nor a unit before it in this one."""
-        taken, shares = set(self.now.ranges), []
-        for unit in units:
-            if not is_numbered(unit):
-                shares.append(Share(unit))
-                continue
-            spans = tuple((record, record + 1) for record in span_of(unit) if record not in taken)
-            taken.update(span_of(unit))
-            shares.append(Share(unit, spans or ((0, 0),)))
-        return shares
+        numbered = [replace(unit, numbers=Numbers("", *_whole(unit))) if is_numbered(unit) else unit for unit in units]
+        return list(shares_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]}))
 
     async def acknowledge(self, units: Sequence[Unit], queue: set[Unit]) -> None:
         """Take from the queue what has landed."""
@@ -312,14 +319,17 @@ class ModelStager:
     lake: Lake
     wire: Wire
 
-    async def stage(self, shares: Sequence[Share], *, token: str, at: Head) -> Staged[Files]:
+    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Files]:
         await self.wire.delay()
-        landing = Landing(token, tuple(shares))
+        landing = Landing(token, tuple(shares), reached=reached)
         number = next(self.lake.numbers)
         self.lake.files[number] = landing
         self.lake.staged_at[number] = self.wire.world.clock.monotonic()
         await self.wire.delay()
-        return Staged(frozenset([number]), landing, at)
+        return Staged(frozenset([number]), landing, fence.head)
+
+    def still_good(self, staged: Staged[Files], at: Head) -> bool:
+        return staged.at.sweep == at.sweep
 
 
 async def sweep(lake: Lake, wire: Wire, *, fence_first: bool = True) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from lakehead.errors import Unavailable
-from lakehead.lake.landing import Fence, Head, Share, Snapshot, Unit
+from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, Unit
 from lakehead.lake.landing import Pointer as PointerTo
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
 from lakehead.lake.protocol import Lander
@@ -74,7 +74,6 @@ async def work(name: str, scene: Scene) -> None:
         progress=progress,
         ledger=ModelLedger(lake, wire),
         stager=ModelStager(lake, wire),
-        audit=_no_audit,
         clock=world.clock,
         random=world.random,
         backoff=Backoff(attempts=5, first_seconds=0.02),
@@ -97,10 +96,6 @@ async def work(name: str, scene: Scene) -> None:
         await world.clock.sleep(world.random.uniform(0, 0.3))
 
 
-def _no_audit(_staged: Staged[Files], _shares: Sequence[Share]) -> None:
-    """The model writes what it is told to."""
-
-
 async def drain(scene: Scene) -> None:
     """When everything is quiet, one last worker lands what is left, after the operator has repaired the state."""
     lake, database, quiet = scene.lake, scene.database, Wire(scene.world)
@@ -111,7 +106,6 @@ async def drain(scene: Scene) -> None:
         progress=progress,
         ledger=ModelLedger(lake, quiet),
         stager=ModelStager(lake, quiet),
-        audit=_no_audit,
         clock=scene.world.clock,
         random=scene.world.random,
         backoff=Backoff(),
@@ -218,20 +212,21 @@ QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
 class PlansBeforeTheFence(Lander[Files]):
     """Broken on purpose: decides what to land before it has settled what others landed."""
 
-    async def land(self, units: Sequence[Unit]) -> None:
+    async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
         for _ in self.backoff.pauses(self.random):
             seen = await self.progress.pointer(self.table.uuid)
             shares = await self.progress.plan(self.table.uuid, at=seen.snapshot, units=units)
             fence = await self.fence()
             if not shares:
-                return
-            staged = await self.stager.stage(shares, token="token", at=fence.head)
+                return None
+            staged = await self.stager.stage(shares, token="token", reached=reached, fence=fence)
             try:
                 await self.table.publish(staged, fence.head)
             except Exception:  # noqa: BLE001, S112 - it is broken, after all
                 continue
             await self.fence()
-            return
+            return staged.landing
+        return None
 
 
 class ForgetsTheSweep(ModelTable):

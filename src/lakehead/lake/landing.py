@@ -1,10 +1,25 @@
 """The words of a landing: units of work, what of them is landed, and the token under which it is found."""
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from hashlib import sha256
 
+from lakehead.state.model import Value
+
 SnapshotId = int
+Span = tuple[int, int]
+"""A half-open range of record numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The consecutive numbers that a unit's records have in a stream. Other units may hold some of the same."""
+
+    stream: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -13,15 +28,28 @@ class Unit:
 
     id: str
     generation: int = 0
+    numbers: Numbers | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of a unit is to be landed: the spans of records that no landing holds yet, or the whole unit."""
+    """What of a unit is to be landed: the records that no landing holds yet, or the whole unit."""
 
     unit: Unit
-    spans: tuple[tuple[int, int], ...] = ()
-    """Half-open ranges of record numbers; empty means the whole unit."""
+    spans: tuple[Span, ...] | None = None
+    """The numbers of its own records; None means the whole unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a table is after a landing, for tables that are read in order."""
+
+    watermark: Value | None = None
+    slice: int | None = None
+    load_date: date | None = None
+
+
+NOWHERE = Reached()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +61,7 @@ class Landing:
     before: SnapshotId | None = None
     """The landing before this one: with it the landings form a chain that outlives snapshots and state."""
 
-    watermark: str | None = None
+    reached: Reached = NOWHERE
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -65,6 +93,8 @@ class Fence:
 
     head: Head
     last_landing: SnapshotId | None
+    settled: frozenset[str] = frozenset()
+    """The tokens of the landings that this fence settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +115,44 @@ def token_of(pipeline: str, table_uuid: str, units: Iterable[Unit]) -> str:
     for word in (pipeline, table_uuid, *(f"{unit.generation}:{unit.id}" for unit in sorted(units))):
         digest.update(f"{len(word)}:{word}".encode())
     return digest.hexdigest()
+
+
+def shares_of(units: Iterable[Unit], landed: Mapping[str, Sequence[Span]]) -> tuple[Share, ...]:
+    """Give each unit the records that no landing has, nor a unit before it: a record lands once, whatever holds it.
+
+    `landed` are the numbers that each stream's landings hold. A unit whose records have all landed has no span left; it
+    stays in the plan, so that it is known to be done.
+    """
+    taken = {stream: _Taken(spans) for stream, spans in landed.items()}
+    shares = []
+    for unit in units:
+        if unit.numbers is None:
+            shares.append(Share(unit))
+            continue
+        whole = (unit.numbers.start, unit.numbers.end)
+        own = taken.setdefault(unit.numbers.stream, _Taken(())).take(whole)
+        shares.append(Share(unit, None if own == (whole,) else own))
+    return tuple(shares)
+
+
+class _Taken:
+    """The numbers of one stream that somebody has, as few spans as can hold them, in order."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for span in spans:
+            self.take(span)
+
+    def take(self, whole: Span) -> tuple[Span, ...]:
+        """Take the numbers of a span; those of them that nobody had."""
+        start, end = whole
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        theirs = list(zip(self._starts[first:last], self._ends[first:last], strict=True))
+        if start < end:
+            hull = [*theirs, whole]
+            self._starts[first:last] = [min(span[0] for span in hull)]
+            self._ends[first:last] = [max(span[1] for span in hull)]
+        edges = [start, *(edge for span in theirs for edge in span), end]
+        gaps = zip(edges[::2], edges[1::2], strict=True)
+        return tuple((left, right) for left, right in gaps if left < right)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from lakehead.errors import LakeheadError
-from lakehead.lake.landing import Head, Landing, Pointer, Share, Snapshot, SnapshotId, Unit
+from lakehead.lake.landing import Fence, Head, Landing, Pointer, Reached, Share, Snapshot, SnapshotId, Unit
 
 Rows = TypeVar("Rows")
 
@@ -16,6 +16,14 @@ class HistoryBroken(LakeheadError):
 
 class Moved(LakeheadError):
     """The table's head is no longer where it was fenced, so nothing was published. Fence again."""
+
+
+class AuditFailed(LakeheadError):
+    """What was staged is not what should be published. Nothing was published; the message says what to look at."""
+
+
+class UnitsGone(LakeheadError):
+    """The state has no row for a unit that is to be landed: it may have landed and been forgotten since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,10 @@ class Ledger(Protocol):
 class Stager(Protocol[Rows]):
     """Whoever turns shares into rows."""
 
-    async def stage(self, shares: Sequence[Share], *, token: str, at: Head) -> Staged[Rows]:
-        """Write the rows where no reader sees them."""
+    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Rows]:
+        """Write the rows where no reader sees them, from where the table was fenced."""
+        ...
+
+    def still_good(self, staged: Staged[Rows], at: Head) -> bool:
+        """Whether rows staged for an earlier head may be published at this one."""
         ...

@@ -15,12 +15,12 @@ from typing import Generic
 from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Random
-from lakehead.lake.landing import Fence, Head, Pointer, Share, Unit, token_of
+from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Pointer, Reached, Unit, token_of
 from lakehead.lake.ports import HistoryBroken, Ledger, Moved, Progress, Rows, Staged, Stager, Table
 from lakehead.storage.backoff import Backoff
 
-Audit = Callable[[Staged[Rows], Sequence[Share]], None]
-"""Raises where rows must not be published; main is then untouched."""
+Audit = Callable[[Staged[Rows]], None]
+"""Raises `AuditFailed` where rows must not be published; main is then untouched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,65 +32,75 @@ class Lander(Generic[Rows]):
     progress: Progress
     ledger: Ledger
     stager: Stager[Rows]
-    audit: Audit[Rows]
+    audits: Sequence[Audit[Rows]] = ()
     clock: Clock
     random: Random
     backoff: Backoff
 
-    async def land(self, units: Sequence[Unit]) -> None:
+    async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
         """Land what of these units has not landed. On return, all that we hold the lease of are in the table.
 
-        Raises `HistoryBroken` where an operator must decide, whatever the audit raises, and `Unavailable` when others
-        were faster each time.
+        Returns the landing that was published here, or None where nothing was left to do. Raises `HistoryBroken` or
+        `UnitsGone` where an operator must decide, `AuditFailed`, and `Unavailable` when others were faster each time.
         """
         staged: Staged[Rows] | None = None
         for pause in self.backoff.pauses(self.random):
             if pause:
                 await self.clock.sleep(pause)
             fence = await self.fence()
+            if staged is not None and staged.landing.token in fence.settled:
+                return staged.landing  # Published after all, though nobody had told us.
             shares = await self.progress.plan(self.table.uuid, at=fence.head.snapshot, units=units)
             if shares is None:
                 continue
             if not shares:
-                return
-            # Rows staged for an earlier head are still good if they are the same and no sweep has come since.
-            if staged is None or staged.landing.shares != tuple(shares) or staged.at.sweep != fence.head.sweep:
-                token = token_of(self.pipeline, self.table.uuid, [share.unit for share in shares])
-                staged = await self.stager.stage(shares, token=token, at=fence.head)
-            staged = replace(staged, landing=replace(staged.landing, before=fence.last_landing))
-            self.audit(staged, shares)
+                return None
+            reusable = staged is not None and self.stager.still_good(staged, fence.head)
             try:
+                if staged is None or not reusable or staged.landing.shares != tuple(shares):
+                    token = token_of(self.pipeline, self.table.uuid, [share.unit for share in shares])
+                    staged = await self.stager.stage(shares, token=token, reached=reached, fence=fence)
+                staged = replace(staged, landing=replace(staged.landing, before=fence.last_landing))
+                for audit in self.audits:
+                    audit(staged)
                 await self.table.publish(staged, fence.head)
             except (Moved, OutcomeUnknown):
                 continue  # The next fence finds our landing if it was published, and the plan then leaves it out.
             await self.fence()
-            return
+            return staged.landing
         raise Unavailable(
             f"Other writers were faster than {self.pipeline} in {self.backoff.attempts} tries to publish to table "
-            f"{self.table.uuid}. Nothing of this landing is published. Try again later."
+            f"{self.table.uuid}, or its catalog did not answer. Run it again: what was published after all is found."
         )
 
     async def fence(self) -> Fence:
         """Settle every landing up to main's head, whoever published it, and return where the table stands."""
-        broken_at: tuple[Pointer, Head] | None = None
-        while True:
-            # The pointer first: read after the head, it might already be past it.
-            pointer = await self.progress.pointer(self.table.uuid)
-            head = await self.table.head()
-            if head.snapshot == pointer.snapshot:
-                return Fence(head, pointer.last_landing)
-            try:
-                snapshots = await self.table.history(pointer.snapshot, head.snapshot)
-            except HistoryBroken:
-                if broken_at == (pointer, head):
-                    raise
-                broken_at = pointer, head  # Both may have moved between our two reads: look once more.
-                continue
-            last = pointer.last_landing
-            for snapshot in snapshots:
-                if snapshot.landing is not None:
-                    await self.ledger.record(self.table.uuid, snapshot)
-                    last = snapshot.id
-            to = Pointer(head.snapshot, last)
-            if await self.progress.settle(self.table.uuid, seen=pointer, to=to, snapshots=snapshots):
-                return Fence(head, last)
+        return await fence(self.table, self.progress, self.ledger)
+
+
+async def fence(table: Table[Rows], progress: Progress, ledger: Ledger) -> Fence:
+    """Settle every landing up to main's head, whoever published it, and return where the table stands.
+
+    Raises `HistoryBroken` where the head does not lead back to what was settled.
+    """
+    broken_at: tuple[Pointer, Head] | None = None
+    while True:
+        # The pointer first: read after the head, it might already be past it.
+        pointer = await progress.pointer(table.uuid)
+        head = await table.head()
+        if head.snapshot == pointer.snapshot:
+            return Fence(head, pointer.last_landing)
+        try:
+            snapshots = await table.history(pointer.snapshot, head.snapshot)
+        except HistoryBroken:
+            if broken_at == (pointer, head):
+                raise
+            broken_at = pointer, head  # Both may have moved between our two reads: look once more.
+            continue
+        landings = [snapshot for snapshot in snapshots if snapshot.landing is not None]
+        for snapshot in landings:
+            await ledger.record(table.uuid, snapshot)
+        to = Pointer(head.snapshot, landings[-1].id if landings else pointer.last_landing)
+        if await progress.settle(table.uuid, seen=pointer, to=to, snapshots=snapshots):
+            tokens = frozenset(snapshot.landing.token for snapshot in landings if snapshot.landing)
+            return Fence(head, to.last_landing, tokens)

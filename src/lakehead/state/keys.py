@@ -14,12 +14,21 @@ CHUNK = 1000
 
 def unit_key(unit: str) -> str:
     """The key of a unit of work, whose id may be longer than any index takes: the SHA-256 of its UTF-8 bytes."""
+    return _hashed("unit", unit)
+
+
+def stream_key(stream: str) -> str:
+    """The key of a stream of numbered records, made as a unit's is."""
+    return _hashed("stream", stream)
+
+
+def _hashed(what: str, text: str) -> str:
     try:
-        encoded = unit.encode()
+        encoded = text.encode()
     except UnicodeEncodeError:
-        raise Misconfigured(f"The unit {unit!r} cannot be written as UTF-8.") from None
-    if not unit or "\0" in unit:
-        raise Misconfigured(f"The unit {unit!r} is empty or holds a NUL, which PostgreSQL cannot store.")
+        raise Misconfigured(f"The {what} {text!r} cannot be written as UTF-8.") from None
+    if not text or "\0" in text:
+        raise Misconfigured(f"The {what} {text!r} is empty or holds a NUL, which PostgreSQL cannot store.")
     return hashlib.sha256(encoded).hexdigest()
 
 

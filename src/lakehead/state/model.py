@@ -7,19 +7,28 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TypeAlias
 
+from lakehead.errors import Misconfigured
+
 JsonObject: TypeAlias = Mapping[str, object]
 """What `json` can write and read back equal."""
 
 Value: TypeAlias = int | Decimal | datetime | date | str
 """A watermark's value. A datetime keeps its microseconds; with a zone it is read back in UTC, without one as it was."""
 
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+"""Half-open ranges of record numbers: each holds its start and not its end."""
+
+LAST_NUMBER = 2**63 - 2
+"""The highest number that a record can have: every server can hold the end of its span too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The snapshot up to which a table's landings are settled, and its sequence number."""
+    """The snapshot up to which a table is settled, and the newest landing at or before it."""
 
     snapshot: int
-    sequence: int
+    last_landing: int | None
+    """None if the table's history up to there holds no landing of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +43,37 @@ class Event:
     payload: JsonObject = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The numbers that records have in a stream, such as an agent's boot. The spans may overlap and come in any order.
+
+    Raises `Misconfigured` for a span that ends before it starts, or that a server could not hold.
+    """
+
+    stream: str
+    spans: Spans
+
+    def __post_init__(self) -> None:
+        for start, end in self.spans:
+            if not 0 <= start <= end <= LAST_NUMBER + 1:
+                raise Misconfigured(
+                    f"The stream {self.stream!r} cannot have the records from {start} up to, not including, {end}. "
+                    f"Records are numbered upwards, from 0 to {LAST_NUMBER} at most."
+                )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
     """What one snapshot brought into a table, as the snapshot and the ledger tell it."""
 
-    at: Pointer
+    snapshot: int
     units: tuple[str, ...]
     generation: int = 0
     watermark: Value | None = None
     slice: int | None = None
     load_date: date | None = None
+    numbered: tuple[Numbered, ...] = ()
+    """The records that it brought, where records are numbered. They have landed for good, whatever the generation."""
     events: tuple[Event, ...] = ()
 
 
@@ -119,7 +149,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What came of the candidates. Every candidate stands in exactly one of the four."""
+    """What came of the candidates. Every candidate stands in exactly one of the first four."""
 
     taken: tuple[str, ...]
     """Ours, on a lease extended after the fence: these may be staged."""
@@ -129,6 +159,8 @@ class Planned:
     """Not on our lease, or not on a fresh one: leave them to whoever has them, or extend and plan again."""
     gone: tuple[str, ...]
     """Without a row. They may have landed and been pruned, so nobody may land them on this knowledge."""
+    ranges: Mapping[str, Spans] = field(default_factory=dict)
+    """For each stream that was asked for, the numbers that had landed at the snapshot from which this was planned."""
 
 
 @dataclass(frozen=True, slots=True)

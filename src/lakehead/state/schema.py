@@ -1,7 +1,8 @@
 """The tables, as every server can have them.
 
 SingleStore sets the limits: no foreign keys, no checks, and every unique key is the primary key, by which the rows are
-distributed. Key columns are short; a unit's id may be long, so its SHA-256 is the key and the text stands beside it.
+distributed. Key columns are short; the name of a unit or of a stream may be long, so its SHA-256 is the key and the
+text stands beside it.
 Times are microseconds since 1970 in UTC, JSON is text. A change here is a new version: add its step to `migrations`.
 """
 
@@ -95,7 +96,7 @@ pointers = _table(
     "pointers",
     _key("table_uuid"),
     _number("snapshot_id", null=True),  # a row without one is a table whose first landing is not settled
-    _number("sequence", null=True),
+    _number("last_landing", null=True),
     Column("settled_at", Instant, nullable=False),
     Column("locked_at", Instant, nullable=False),  # written by whoever must keep the pointer where it is
 )
@@ -116,6 +117,15 @@ shards = _table(
     Column("acknowledged_at", Instant),
     Column("updated_at", Instant, nullable=False),
     Index("lakehead_shards_acknowledged", "table_uuid", "acknowledged_at"),
+)
+
+ranges = _table(
+    "ranges",
+    _key("table_uuid"),
+    _key("stream_key"),
+    Column("span_start", BigInteger, primary_key=True, autoincrement=False),
+    _number("span_end"),  # not in it; the spans of a stream neither overlap nor touch
+    Column("stream", _LONG, nullable=False),
 )
 
 watermarks = _table(

@@ -60,10 +60,19 @@ CREATE TABLE lakehead_plans (
 CREATE TABLE lakehead_pointers (
 	table_uuid VARCHAR(64) NOT NULL,
 	snapshot_id BIGINT,
-	sequence BIGINT,
+	last_landing BIGINT,
 	settled_at BIGINT NOT NULL,
 	locked_at BIGINT NOT NULL,
 	PRIMARY KEY (table_uuid)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE lakehead_ranges (
+	table_uuid VARCHAR(64) NOT NULL,
+	stream_key VARCHAR(64) NOT NULL,
+	span_start BIGINT NOT NULL,
+	span_end BIGINT NOT NULL,
+	stream LONGTEXT NOT NULL,
+	PRIMARY KEY (table_uuid, stream_key, span_start)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE lakehead_schema (

@@ -1,0 +1,106 @@
+"""What is asked of staged rows before they are published. Each raises `AuditFailed`, and main stays as it was."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from lakehead.lake.lane import filesystem_of
+from lakehead.lake.ports import AuditFailed, Staged
+from lakehead.lake.rows import Branch, NewFiles
+from lakehead.lake.table import IcebergTable
+from lakehead.lake.tasks import read_columns
+
+SHOWN = 3
+
+
+def every_row_once(staged: Staged[NewFiles]) -> None:
+    """As many rows were written as were read, and every part of every unit was read exactly once."""
+    rows = staged.rows
+    if not rows.reads and not rows.parts:
+        return
+    if len(rows.reads) != rows.parts:
+        raise AuditFailed(f"{rows.parts} parts were to be read, and {len(rows.reads)} were.")
+    times = Counter((read.unit, read.part) for read in rows.reads)
+    if twice := [unit for (unit, _), count in times.items() if count > 1]:
+        raise AuditFailed(f"Unit {twice[0].id!r} was read more than once.")
+    planned = {share.unit for share in staged.landing.shares}
+    if strange := {read.unit for read in rows.reads} - planned:
+        raise AuditFailed(f"Unit {min(strange).id!r} was read without being in the plan.")
+    read = sum(read.rows for read in rows.reads)
+    if read != rows.rows:
+        raise AuditFailed(f"{read} rows were read and {rows.rows} were written.")
+
+
+def no_null(columns: Sequence[str]) -> Callable[[Staged[NewFiles]], None]:
+    """None of the columns has a null in the new files, as their own statistics tell."""
+
+    def audit(staged: Staged[NewFiles]) -> None:
+        for file in staged.rows.files:
+            footer = pq.read_metadata(pa.BufferReader(file.footer))
+            for column, nulls in _nulls(footer, columns):
+                if nulls:
+                    raise AuditFailed(f"{nulls} rows of {file.uri} have no value in the key column {column!r}.")
+
+    return audit
+
+
+@dataclass(frozen=True, slots=True)
+class NoDuplicates:
+    """No two of the staged rows have the same key; of a branch, no two rows of the table as it would be."""
+
+    session: SparkSession
+    table: IcebergTable
+    columns: tuple[str, ...]
+
+    def __call__(self, staged: Staged[NewFiles] | Staged[Branch]) -> None:
+        """Count the keys, in Spark."""
+        frame = self._frame(staged.rows)
+        if frame is None:
+            return
+        keys = [f.col(f"`{column}`") for column in self.columns]
+        twice = frame.groupBy(*keys).count().where("count > 1").limit(SHOWN).collect()
+        if twice:
+            shown = ", ".join(str(tuple(row)[:-1]) for row in twice)
+            raise AuditFailed(
+                f"Some keys ({', '.join(self.columns)}) of {self.table.name} come more than once: {shown}."
+            )
+
+    def _frame(self, rows: NewFiles | Branch) -> DataFrame | None:
+        table = f"{self.table.catalog.name}.{self.table.name}"
+        keys = [f"`{column}`" for column in self.columns]
+        match rows:
+            case Branch():
+                return self.session.read.option("branch", rows.name).table(table).select(*keys)
+            case NewFiles() if rows.files:
+                # Through PyArrow's file system: Spark has no other way to a warehouse that only Iceberg knows.
+                filesystem, columns = filesystem_of(self.table.load(), rows.files[0].uri)[0], list(self.columns)
+                schema = self.session.table(table).select(*keys).schema
+                paths = self.session.createDataFrame([(file.path,) for file in rows.files], "path string")
+                return paths.mapInArrow(lambda batches: read_columns(filesystem, columns, batches), schema)
+            case NewFiles():
+                return None
+
+
+def at_least(rows: int) -> Callable[[Staged[NewFiles]], None]:
+    """A guardrail: the new files hold at least so many rows."""
+
+    def audit(staged: Staged[NewFiles]) -> None:
+        if staged.rows.rows < rows:
+            raise AuditFailed(f"{staged.rows.rows} rows were written, and at least {rows} were expected.")
+
+    return audit
+
+
+def _nulls(footer: pq.FileMetaData, columns: Sequence[str]) -> Iterable[tuple[str, int]]:
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            column = footer.row_group(group).column(number)
+            if column.path_in_schema in columns:
+                if column.statistics is None:
+                    raise AuditFailed(f"The column {column.path_in_schema!r} has no statistics to audit.")
+                yield column.path_in_schema, column.statistics.null_count

@@ -1,0 +1,144 @@
+"""What a commit changes, as PyIceberg says it: updates, and what they require beside the head."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile as IcebergDataFile
+from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
+from pyiceberg.table import Table as Iceberg
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Record
+
+from lakehead.errors import Misconfigured
+from lakehead.lake.landing import SnapshotId
+from lakehead.lake.ports import Moved
+from lakehead.lake.rows import Branch, Change, NewFiles
+
+SWEEP = "lakehead-sweep"
+"""The tag on the empty snapshot of the last sweep."""
+
+Changes = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
+Commit = Callable[[Iceberg], Changes]
+
+
+def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str, str]) -> Changes:
+    """Main's next snapshot: new files under these properties, or the branch that has them already."""
+    match rows:
+        case Branch():
+            return (
+                (set_main(rows.head), RemoveSnapshotRefUpdate(ref_name=rows.name)),
+                (AssertRefSnapshotId(ref=rows.name, snapshot_id=rows.head),),
+            )
+        case NewFiles():
+            return _new_snapshot(table, rows, properties), ()
+
+
+def empty(table: Iceberg, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
+    """A snapshot of main that changes no row."""
+    producer = table.transaction().update_snapshot(snapshot_properties=dict(properties)).fast_append()
+    return producer._commit()[0]  # noqa: SLF001 - PyIceberg has no public way to a snapshot that is not committed yet
+
+
+def set_main(snapshot: SnapshotId) -> SetSnapshotRefUpdate:
+    """Main moves to a snapshot."""
+    return set_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot)
+
+
+def set_ref(
+    name: str, kind: Literal[SnapshotRefType.TAG, SnapshotRefType.BRANCH], snapshot: SnapshotId
+) -> SetSnapshotRefUpdate:
+    """A reference moves to a snapshot, and keeps it."""
+    return SetSnapshotRefUpdate(
+        ref_name=name,
+        type=kind,
+        snapshot_id=snapshot,
+        max_ref_age_ms=None,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def standing(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
+    """That main and the last sweep are where this metadata has them."""
+    # A table without snapshots has no references to require; whoever makes its first one moves main.
+    names = (MAIN_BRANCH, SWEEP) if metadata.snapshots else (MAIN_BRANCH,)
+    refs = metadata.refs
+    return tuple(
+        AssertRefSnapshotId(ref=name, snapshot_id=refs[name].snapshot_id if name in refs else None) for name in names
+    )
+
+
+def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
+    metadata = table.metadata
+    if metadata.default_spec_id != rows.spec_id:
+        raise Moved("The table's partitions were changed after the files were written.")
+    update = table.transaction().update_snapshot(snapshot_properties=dict(properties))
+    producer: Any = update.merge_append() if rows.change is Change.APPEND else update.overwrite()
+    for file in _data_files(metadata, rows):
+        producer.append_data_file(file)
+    if rows.change is not Change.APPEND:
+        for old in _overwritten(table, rows):
+            producer.delete_data_file(old)
+    updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - see `empty`
+    return updates
+
+
+def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergDataFile]:
+    schema = next(schema for schema in metadata.schemas if schema.schema_id == rows.schema_id)
+    plan, paths = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+    for file in rows.files:
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=pq.read_metadata(pa.BufferReader(file.footer)),
+            stats_columns=plan,
+            parquet_column_mapping=paths,
+        )
+        yield IcebergDataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.uri,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*file.partition),
+            file_size_in_bytes=file.size,
+            sort_order_id=rows.sort_order_id,
+            spec_id=rows.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
+    partitions = {Record(*file.partition) for file in rows.files}
+    for old in _live_files(table):
+        if rows.change is Change.REPLACE:
+            yield old
+        elif old.spec_id != rows.spec_id:
+            raise Misconfigured(
+                f"The table {'.'.join(table.name())} has files of an earlier partitioning, so its partitions cannot be "
+                "overwritten one by one. Rewrite them first: CALL system.rewrite_data_files(table => …, options => "
+                "map('rewrite-all', 'true'))."
+            )
+        elif old.partition in partitions:
+            yield old
+
+
+def _live_files(table: Iceberg) -> Iterable[IcebergDataFile]:
+    snapshot = table.metadata.snapshot_by_name(MAIN_BRANCH)
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.content is ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file

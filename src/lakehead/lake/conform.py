@@ -1,0 +1,93 @@
+"""A record batch made to fit a table's schema exactly, or refused: never another value in silence."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from lakehead.errors import LakeheadError
+
+_FAMILIES = {
+    "integer": kinds.is_integer,
+    "float": kinds.is_floating,
+    "decimal": kinds.is_decimal,
+    "boolean": kinds.is_boolean,
+    "text": lambda kind: kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind),
+    "binary": lambda kind: (
+        kinds.is_binary(kind)
+        or kinds.is_large_binary(kind)
+        or kinds.is_binary_view(kind)
+        or kinds.is_fixed_size_binary(kind)
+    ),
+    "timestamp": lambda kind: kinds.is_timestamp(kind) and kind.tz is None,
+    "timestamp with a zone": lambda kind: kinds.is_timestamp(kind) and kind.tz is not None,
+    "date": kinds.is_date,
+    "time": kinds.is_time,
+    "list": lambda kind: kinds.is_list(kind) or kinds.is_large_list(kind),
+    "struct": kinds.is_struct,
+    "map": kinds.is_map,
+}
+
+
+class Refused(LakeheadError):
+    """Rows do not fit their table. Mend the source, or the table's schema; nothing was published."""
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows under the table's schema: columns by name, absent ones null, types widened but never rounded.
+
+    Raises `Refused` with the column's name for a value or a column that the table cannot hold as it is.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return _without_forbidden_nulls(batch, schema)
+    names = batch.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Refused(f"The rows have several columns named {twice[0]!r}.")
+    if unknown := sorted(set(names) - set(schema.names)):
+        raise Refused(f"The table has no column {unknown[0]!r}. Add it to the table, or leave it out of the rows.")
+    columns = [
+        _column(batch.column(field.name), field) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return _without_forbidden_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), schema)
+
+
+def _column(column: pa.Array, field: pa.Field) -> pa.Array:
+    have, want = column.type, field.type
+    if have.equals(want):
+        return column
+    if kinds.is_dictionary(have):
+        return _column(column.dictionary_decode(), field)
+    if isinstance(have, pa.BaseExtensionType):
+        return _column(column.storage, field)
+    if isinstance(want, pa.BaseExtensionType):
+        return want.wrap_array(_column(column, pa.field(field.name, want.storage_type)))
+    if not _may_become(have, want):
+        raise Refused(f"Column {field.name!r} has values of type {have}, which a column of type {want} cannot hold.")
+    try:
+        return column.cast(want)
+    except pa.ArrowInvalid as error:
+        raise Refused(f"Column {field.name!r} has a value that its type {want} cannot hold: {error}") from None
+    except pa.ArrowNotImplementedError:
+        raise Refused(f"Column {field.name!r} cannot be turned from {have} into {want}.") from None
+
+
+def _may_become(have: pa.DataType, want: pa.DataType) -> bool:
+    if kinds.is_null(have):
+        return True
+    before, after = _family(have), _family(want)
+    if (before, after) == ("integer", "decimal"):
+        return True
+    if before == "float" and have.bit_width > want.bit_width:
+        return False  # a cast would round without a word
+    return before is not None and before == after
+
+
+def _family(kind: pa.DataType) -> str | None:
+    return next((name for name, belongs in _FAMILIES.items() if belongs(kind)), None)
+
+
+def _without_forbidden_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    for field in schema:
+        if not field.nullable and pc.any(batch.column(field.name).is_null()).as_py():
+            raise Refused(f"Column {field.name!r} is required, and some of the rows have no value in it.")
+    return batch

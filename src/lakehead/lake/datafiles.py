@@ -1,0 +1,223 @@
+"""Parquet data files of a table, written inside tasks: by partition, sorted, rolled at a size.
+
+Tasks load this module, so it stands on PyArrow alone: PyIceberg takes a second to import.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+from pyarrow.fs import FileSystem
+
+from lakehead.lake.conform import conform
+
+ROW_GROUP_BYTES = 128 * 2**20
+"""Rows in memory that become one row group."""
+
+BUFFERED_BYTES = 2 * ROW_GROUP_BYTES
+"""Rows that one task holds in memory, of all partitions together."""
+
+OPEN_FILES = 64
+"""Files that one task holds open at once; with more partitions than that, the one written longest ago is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A column, or what a transform makes of it: part of a partition or of a sort order."""
+
+    column: str
+    transform: str = "identity"
+    """As Iceberg writes it: identity, void, year, month, day, hour, bucket[16], truncate[4]."""
+
+    descending: bool = False
+    nulls_first: bool = True
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        """Its values, as the numbers and texts that Iceberg stores."""
+        column = batch.column(self.column)
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = column.storage
+        name, _, width = self.transform.rstrip("]").partition("[")
+        if name != "identity":
+            from pyiceberg_core import transform  # noqa: PLC0415 - only tables with such a partition need it
+
+            apply = getattr(transform, name)
+            column = apply(column, int(width)) if width else apply(column)
+        return _stored(column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where and how a table's data files are written. It travels to the tasks."""
+
+    filesystem: FileSystem = field(repr=False)  # it may hold secrets
+    folder: str
+    """The data folder as the file system names it."""
+
+    uri: str
+    """The same folder as the table's metadata names it."""
+
+    schema: pa.Schema
+    """The table's columns, with their field ids."""
+
+    partition: tuple[Key, ...] = ()
+    order: tuple[Key, ...] = ()
+    file_bytes: int = 512 * 2**20
+    row_group_rows: int = 2**20
+    parquet: Mapping[str, Any] = field(default_factory=dict)
+    """Compression and page sizes, as PyArrow's writer takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file that was written and that nobody sees yet."""
+
+    uri: str
+    path: str
+    """The same, as its file system names it."""
+
+    size: int
+    rows: int
+    footer: bytes = field(repr=False)
+    """Its Parquet metadata: the statistics are in it, so nobody has to open the file again."""
+
+    partition: tuple[Any, ...] = ()
+
+
+@dataclass(slots=True)
+class _Open:
+    """One partition that is being written."""
+
+    values: tuple[Any, ...]
+    buffered: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+    path: str = ""
+    sink: Any = None
+    writer: Any = None
+
+
+class DataFiles:
+    """Turns record batches into data files. `close` ends them and tells what was written."""
+
+    def __init__(self, target: Target, name: str) -> None:
+        """`name` begins every file's name: no other attempt of this or any task may have it."""
+        self._target = target
+        self._name = name
+        self._open: dict[tuple[Any, ...], _Open] = {}
+        self._number = 0
+        self._written: list[DataFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows, in any order of partitions. Raises `Refused` for rows that the table cannot hold."""
+        for values, rows in self._by_partition(conform(batch, self._target.schema)):
+            partition = self._open.pop(values, None) or _Open(values)
+            self._open[values] = partition  # the last one in the dictionary is the one written last
+            partition.buffered.append(rows)
+            partition.bytes += rows.nbytes
+            if partition.bytes >= ROW_GROUP_BYTES:
+                self._flush(partition)
+        while sum(partition.bytes for partition in self._open.values()) > BUFFERED_BYTES:
+            self._flush(max(self._open.values(), key=lambda partition: partition.bytes))
+
+    def close(self) -> list[DataFile]:
+        """End every file. All that was written, in no particular order."""
+        for partition in self._open.values():
+            self._flush(partition)
+            self._end(partition)
+        self._open.clear()
+        return self._written
+
+    def _by_partition(self, batch: pa.RecordBatch) -> Iterable[tuple[tuple[Any, ...], pa.RecordBatch]]:
+        if batch.num_rows == 0:
+            return
+        if not self._target.partition:
+            yield (), batch
+            return
+        keys = [str(number) for number in range(len(self._target.partition))]
+        rows = pa.table([key.of(batch) for key in self._target.partition], names=keys)
+        groups = rows.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+        found = groups.group_by(keys, use_threads=False).aggregate([("row", "list")])
+        for group in found.to_batches():
+            for number in range(group.num_rows):
+                values = tuple(group.column(key)[number].as_py() for key in keys)
+                theirs = group.column("row_list")[number].values
+                yield values, batch if found.num_rows == 1 else batch.take(theirs)
+
+    def _flush(self, partition: _Open) -> None:
+        """Write what is buffered as row groups; end the file if it is large enough, or sorted as a whole."""
+        if not partition.buffered:
+            return
+        rows = pa.Table.from_batches(partition.buffered, schema=self._target.schema)
+        partition.buffered, partition.bytes = [], 0
+        if self._target.order:
+            rows = rows.take(_sorted(rows, self._target.order))
+        if partition.writer is None:
+            self._begin(partition)
+        partition.writer.write_table(rows, row_group_size=self._target.row_group_rows)
+        if self._target.order or partition.sink.tell() >= self._target.file_bytes:
+            self._end(partition)
+
+    def _begin(self, partition: _Open) -> None:
+        writing = [other for other in self._open.values() if other.writer is not None]
+        if len(writing) >= OPEN_FILES:
+            self._end(writing[0])
+        partition.path = f"{self._name}-{self._number:05}.parquet"
+        self._number += 1
+        self._target.filesystem.create_dir(self._target.folder, recursive=True)
+        partition.sink = self._target.filesystem.open_output_stream(f"{self._target.folder}/{partition.path}")
+        partition.writer = pq.ParquetWriter(
+            partition.sink, self._target.schema, store_decimal_as_integer=True, **self._target.parquet
+        )
+
+    def _end(self, partition: _Open) -> None:
+        if partition.writer is None:
+            return
+        partition.writer.close()
+        size = partition.sink.tell()
+        partition.sink.close()
+        metadata = partition.writer.writer.metadata
+        footer = pa.BufferOutputStream()
+        metadata.write_metadata_file(footer)
+        self._written.append(
+            DataFile(
+                uri=f"{self._target.uri}/{partition.path}",
+                path=f"{self._target.folder}/{partition.path}",
+                size=size,
+                rows=metadata.num_rows,
+                footer=footer.getvalue().to_pybytes(),
+                partition=partition.values,
+            )
+        )
+        partition.writer = partition.sink = None
+
+
+def _stored(column: pa.Array) -> pa.Array:
+    """Dates and times as the numbers that Iceberg keeps."""
+    if kinds.is_date32(column.type):
+        return column.cast(pa.int32())
+    if kinds.is_timestamp(column.type) or kinds.is_time64(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def _sorted(rows: pa.Table, order: Sequence[Key]) -> pa.Array:
+    """The order of the rows. Where nulls go is decided by a key of its own before each key."""
+    whole = rows.combine_chunks().to_batches()
+    batch = (
+        whole[0]
+        if len(whole) == 1
+        else pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema
+        )
+    )
+    columns, directions = {}, []
+    for number, key in enumerate(order):
+        values = key.of(batch)
+        columns[f"{number} null"], columns[f"{number}"] = values.is_null(), values
+        directions.append((f"{number} null", "descending" if key.nulls_first else "ascending"))
+        directions.append((f"{number}", "descending" if key.descending else "ascending"))
+    return pc.sort_indices(pa.table(columns), sort_keys=directions)

@@ -1,0 +1,106 @@
+"""MERGE through a branch: Spark merges where no reader looks, and the branch becomes main in one commit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lakehead.ids import Ids
+from lakehead.lake.commits import empty, set_ref
+from lakehead.lake.landing import Fence, Head, Landing, Reached, Share
+from lakehead.lake.lane import StagingFailed
+from lakehead.lake.ports import AuditFailed, Moved, Staged
+from lakehead.lake.rows import Branch
+from lakehead.lake.table import IcebergTable
+
+BRANCH = "lakehead_"
+"""What the names of our branches begin with. A branch that has been there for long was left by a crash."""
+
+PROPERTY = "spark.sql.iceberg.snapshot-property."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStager:
+    """Stages a MERGE, or any statements that write to one table, on a branch of their own."""
+
+    session: SparkSession
+    """Used by this stager alone while it stages: snapshot properties are a session's."""
+
+    table: IcebergTable
+    ids: Ids
+    merge: Callable[[SparkSession, str, Sequence[Share]], None]
+    """Makes the table that it is given the name of what it should be, in one statement. It may scan its source twice:
+    the source must be a table, never something live."""
+
+    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Branch]:
+        """Merge into a new branch that starts at exactly where the table was fenced.
+
+        Raises `Moved` if the table has moved since, and `AuditFailed` if the branch is not what it should be.
+        """
+        counts = {"units": len(shares)}
+        landing = Landing(token, tuple(shares), before=fence.last_landing, reached=reached, counts=counts)
+        properties = await self.table.summary(landing)
+        branch = self.create(fence.head)
+        self.run(branch, properties, shares)
+        return Staged(self.audited(branch, fence.head, properties), landing, fence.head)
+
+    def still_good(self, staged: Staged[Branch], at: Head) -> bool:
+        """A merge is good only where it was made: what has come to main since is not in it."""
+        return staged.at == at
+
+    def create(self, at: Head) -> str:
+        """Make a branch at the fenced head, under a name that nobody ever used."""
+        snapshot, name = at.snapshot, f"{BRANCH}{self.ids.uuid().replace('-', '')}"
+        if snapshot is None:
+            self.table.commit(at, lambda table: (empty(table, {}), ()))
+            raise Moved(f"The table {self.table.name} had no snapshot to make a branch of. It has an empty one now.")
+        started = set_ref(name, SnapshotRefType.BRANCH, snapshot)
+        self.table.commit(at, lambda _: ((started,), (AssertRefSnapshotId(ref=name, snapshot_id=None),)))
+        return name
+
+    def run(self, branch: str, properties: Mapping[str, str], shares: Sequence[Share]) -> None:
+        """Merge into the branch; its snapshot carries the properties."""
+        words = [self.table.catalog.name, *self.table.name.split("."), f"branch_{branch}"]
+        target = ".".join(f"`{word}`" for word in words)
+        for key, value in properties.items():
+            self.session.conf.set(PROPERTY + key, value)
+        try:
+            self.merge(self.session, target, shares)
+        except (PySparkException, Py4JJavaError) as error:
+            raise StagingFailed(
+                f"Merging into {self.table.name} failed: {first_line(error)} Nothing was published."
+            ) from error
+        finally:
+            for key in properties:
+                self.session.conf.unset(PROPERTY + key)
+
+    def audited(self, branch: str, at: Head, properties: Mapping[str, str]) -> Branch:
+        """The branch, if it is one snapshot of ours on top of the fenced head.
+
+        Writing to a branch that was dropped meanwhile makes it again at main's present head, without a word.
+        """
+        table = self.table.load()
+        ref = table.metadata.refs.get(branch)
+        if ref is None:
+            raise AuditFailed(f"The branch {branch} of {self.table.name} was dropped during a merge. Run it again.")
+        if ref.snapshot_id == at.snapshot:  # the merge had nothing to do; the units are done all the same
+            update = table.transaction().update_snapshot(snapshot_properties=dict(properties), branch=branch)
+            updates, requirements = update.fast_append()._commit()  # noqa: SLF001 - see `commits.empty`
+            table = self.table.commit(at, lambda _: (updates, requirements))
+        head = table.metadata.refs[branch].snapshot_id
+        snapshot = table.metadata.snapshot_by_id(head)
+        if snapshot is None or snapshot.parent_snapshot_id != at.snapshot:
+            raise AuditFailed(
+                f"The branch {branch} of {self.table.name} does not begin at snapshot {at.snapshot}, where it was "
+                "made: somebody dropped it during the merge, or wrote to it too. Nothing was published. Run it again."
+            )
+        return Branch(branch, head)
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, without Java's stack."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

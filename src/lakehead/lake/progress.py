@@ -1,0 +1,116 @@
+"""`Progress` over the state database: the landing protocol's words in the state's."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+
+from lakehead.lake.landing import BEGINNING, Pointer, Share, Snapshot, SnapshotId, Unit, shares_of
+from lakehead.lake.ports import UnitsGone
+from lakehead.state.model import Landing as StateLanding
+from lakehead.state.model import Numbered, PointerMoved, Spans
+from lakehead.state.model import Pointer as StatePointer
+from lakehead.state.state import State
+
+LEASE = timedelta(minutes=10)
+"""How long a unit is ours without a word from us. It saves work that would be done twice; safety is not its job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateProgress:
+    """What one owner does to a table's progress. An owner is one start of one process."""
+
+    state: State
+    owner: str
+    lease: timedelta = LEASE
+
+    def take(self, table: str, units: Iterable[Unit]) -> list[Unit]:
+        """Open the units and take those that nobody else holds and that have not landed; in the order given."""
+        ours: set[Unit] = set()
+        wanted = list(units)
+        for generation, theirs in _by_generation(wanted):
+            names = [unit.id for unit in theirs]
+            self.state.shards.open(table, names, token=self.owner, generation=generation)
+            until = self.state.now() + self.lease
+            got = self.state.shards.acquire(table, names, owner=self.owner, lease_until=until, generation=generation)
+            ours |= {Unit(name, generation) for name in got}
+        return [unit for unit in wanted if unit in ours]
+
+    async def pointer(self, table: str) -> Pointer:
+        """How far the table is settled."""
+        return _pointer(self.state.landings.pointer(table))
+
+    async def settle(self, table: str, *, seen: Pointer, to: Pointer, snapshots: Sequence[Snapshot]) -> bool:
+        """Record the landings among the snapshots and move the pointer, if it is still where it was seen."""
+        landings = [landing for snapshot in snapshots for landing in state_landings(snapshot)]
+        moved = _stored(to)
+        if moved is None:
+            return False  # a table that had snapshots and has none: its history says what that means
+        return self.state.landings.settle(table, _stored(seen), moved, landings)
+
+    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+        """Of these units, what is still to be landed, in a transaction that sees the pointer at this snapshot."""
+        fenced_at = self.state.now()
+        taken: set[Unit] = set()
+        landed: dict[str, Spans] = {}
+        for generation, theirs in _by_generation(units):
+            names = [unit.id for unit in theirs]
+            until = self.state.now() + self.lease
+            self.state.shards.extend(table, names, owner=self.owner, lease_until=until, generation=generation)
+            planned = self.state.landings.plan(
+                table,
+                at,
+                names,
+                owner=self.owner,
+                fenced_at=fenced_at,
+                generation=generation,
+                streams={unit.numbers.stream for unit in theirs if unit.numbers},
+            )
+            if isinstance(planned, PointerMoved):
+                return None
+            if planned.gone:
+                raise UnitsGone(
+                    f"The state has no row for {len(planned.gone)} units of table {table}, such as "
+                    f"{planned.gone[0]!r}: they may have landed and been forgotten since. Look for their rows before "
+                    "you open them again."
+                )
+            taken |= {Unit(name, generation) for name in planned.taken}
+            landed |= planned.ranges
+        return shares_of((unit for unit in units if unit in taken), landed)
+
+
+def state_landings(snapshot: Snapshot) -> list[StateLanding]:
+    """What a snapshot's landing is to the state: one record for each generation of its units."""
+    landing = snapshot.landing
+    if landing is None:
+        return []
+    return [
+        StateLanding(
+            snapshot=snapshot.id,
+            units=tuple(unit.id for unit in units),
+            generation=generation,
+            watermark=landing.reached.watermark,
+            slice=landing.reached.slice,
+            load_date=landing.reached.load_date,
+            numbered=tuple(
+                Numbered(numbers.stream, ((numbers.start, numbers.end),) if share.spans is None else share.spans)
+                for share in landing.shares
+                if share.unit.generation == generation and (numbers := share.unit.numbers)
+            ),
+        )
+        for generation, units in _by_generation(share.unit for share in landing.shares)
+    ]
+
+
+def _by_generation(units: Iterable[Unit]) -> Iterator[tuple[int, list[Unit]]]:
+    ordered = sorted(units, key=lambda unit: unit.generation)
+    for generation, theirs in groupby(ordered, key=lambda unit: unit.generation):
+        yield generation, list(theirs)
+
+
+def _pointer(stored: StatePointer | None) -> Pointer:
+    return BEGINNING if stored is None else Pointer(stored.snapshot, stored.last_landing)
+
+
+def _stored(pointer: Pointer) -> StatePointer | None:
+    return None if pointer.snapshot is None else StatePointer(pointer.snapshot, pointer.last_landing)

@@ -1,0 +1,55 @@
+"""Rows that are staged: data files that no snapshot has, or a branch that is not main."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lakehead.lake.datafiles import DataFile
+from lakehead.lake.landing import SnapshotId, Unit
+
+
+class Change(Enum):
+    """What new files do to a table."""
+
+    APPEND = "append"
+    OVERWRITE_PARTITIONS = "overwrite partitions"
+    """The partitions that the new files are in lose what they held; the others keep it."""
+    REPLACE = "replace"
+    """The whole table loses what it held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one task read of one unit."""
+
+    unit: Unit
+    part: int
+    """Which of the parts that the unit was split into."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFiles:
+    """Data files, and what they do to the table when they are published."""
+
+    files: tuple[DataFile, ...]
+    change: Change
+    schema_id: int
+    spec_id: int
+    sort_order_id: int | None
+    reads: tuple[Read, ...] = ()
+    """What the tasks read, where rows are known by their unit."""
+    parts: int = 0
+    """How many parts the units were split into."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files hold."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch with one snapshot of ours on top of where the table was fenced."""
+
+    name: str
+    head: SnapshotId

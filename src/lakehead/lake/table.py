@@ -1,0 +1,181 @@
+"""An Iceberg table, as the landing protocol asks for it: its head, its history, and one commit that moves main."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    UnauthorizedError,
+)
+from pyiceberg.table import Table as Iceberg
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AssertTableUUID
+
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.lake.commits import SWEEP, Commit, publication, standing
+from lakehead.lake.documents import Unreadable, from_summary, to_summary
+from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
+from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.ports import HistoryBroken, Moved, Staged
+from lakehead.lake.rows import Branch, NewFiles
+
+COMMIT_TRIES = 10
+FORMAT_VERSION = 2
+
+
+class IcebergTable:
+    """One table. It is read afresh each time: whatever it tells was true a moment ago."""
+
+    def __init__(self, catalog: Catalog, name: str, ledger: StoreLedger) -> None:
+        """Open the table `namespace.table`. Raises `Misconfigured` if there is none that can be landed in."""
+        self.catalog = catalog
+        self.name = name
+        self._ledger = ledger
+        try:
+            metadata = catalog.load_table(name).metadata
+        except NoSuchTableError:
+            raise Misconfigured(f"There is no table {name} in the catalog {catalog.name}. Create it first.") from None
+        if metadata.format_version < FORMAT_VERSION:
+            raise Misconfigured(
+                f"The table {name} has format version {metadata.format_version}. Landings need 2 or later: "
+                f"ALTER TABLE {catalog.name}.{name} SET TBLPROPERTIES ('format-version' = '2')."
+            )
+        self._uuid = str(metadata.table_uuid)
+
+    @property
+    def uuid(self) -> str:
+        """What names the table for good."""
+        return self._uuid
+
+    def load(self) -> Iceberg:
+        """The table as it is now. Raises `HistoryBroken` if another one has taken its name."""
+        try:
+            table = self.catalog.load_table(self.name)
+        except NoSuchTableError:
+            raise HistoryBroken(f"The table {self.name} was dropped while it was in use.") from None
+        if str(table.metadata.table_uuid) != self._uuid:
+            raise HistoryBroken(
+                f"The table {self.name} was replaced while it was in use: it is {table.metadata.table_uuid} now, and "
+                f"was {self._uuid}. Start again to land in the new one."
+            )
+        return table
+
+    async def head(self) -> Head:
+        """Where the table stands now."""
+        return head_of(self.load().metadata)
+
+    async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
+        """The snapshots after one up to another, oldest first, with the landings they brought."""
+        metadata = self.load().metadata
+        chain: list[Snapshot] = []
+        at = upto
+        while at is not None and at != after:
+            found = metadata.snapshot_by_id(at)
+            if found is None:
+                break
+            summary = found.summary.additional_properties if found.summary else {}
+            chain.append(await self._told(Snapshot(at, found.parent_snapshot_id, found.sequence_number or 0), summary))
+            at = found.parent_snapshot_id
+        if at != after:
+            raise HistoryBroken(self._broken(metadata, after, upto, gap=at))
+        return chain[::-1]
+
+    async def publish(self, staged: Staged[NewFiles | Branch], at: Head) -> None:
+        """Make staged rows main's next snapshot, in one commit that requires the table to stand there."""
+        properties = await self.summary(staged.landing) if isinstance(staged.rows, NewFiles) else {}
+        self.commit(at, lambda table: publication(table, staged.rows, properties))
+
+    async def summary(self, landing: Landing) -> dict[str, str]:
+        """The properties under which a snapshot is this landing. A long unit list is stored before they are told."""
+        return to_summary(landing, await self._ledger.keep_units(self._uuid, landing.shares))
+
+    def commit(self, at: Head, changes: Commit) -> Iceberg:
+        """Commit changes to the table as it is where it stands, and nowhere else.
+
+        Raises `Moved` if main or the last sweep is elsewhere, and `OutcomeUnknown` for whatever is not a definite
+        answer. While only other metadata is in the way, it tries again.
+        """
+        refused = ""
+        for _ in range(COMMIT_TRIES):
+            table = self.load()
+            stands = head_of(table.metadata)
+            if stands != at:
+                raise Moved(f"The table {self.name} stands at {stands.snapshot}, no longer at {at.snapshot}.")
+            updates, requirements = changes(table)
+            required = (AssertTableUUID(uuid=table.metadata.table_uuid), *standing(table.metadata), *requirements)
+            try:
+                table._do_commit(updates, required)  # noqa: SLF001 - the public one tries again over a head that has moved
+            except (CommitFailedException, BadRequestError) as error:
+                # The second is what some catalogs say to a snapshot that is no longer the next one.
+                refused = str(error)
+                continue
+            except (ForbiddenError, UnauthorizedError) as error:
+                raise Misconfigured(
+                    f"The catalog {self.catalog.name} refused a commit to {self.name}: {error}"
+                ) from None
+            except Exception as error:
+                raise OutcomeUnknown(
+                    f"The catalog {self.catalog.name} did not say whether a commit to {self.name} was made ({error}). "
+                    "Look for its snapshot before trying again."
+                ) from error
+            return table
+        raise Unavailable(
+            f"The catalog {self.catalog.name} refused {COMMIT_TRIES} commits to {self.name} though nobody has moved "
+            f"its main branch ({refused}). Nothing was published; try again later."
+        )
+
+    async def _told(self, snapshot: Snapshot, summary: dict[str, str]) -> Snapshot:
+        said = from_summary(summary, f"snapshot {snapshot.id} of {self.name}")
+        if said is None:
+            return snapshot
+        landing, kept = said
+        if kept is None:
+            return replace(snapshot, landing=landing)
+        try:
+            shares = await self._ledger.kept_units(kept)
+            reason = f"its progress object {kept.key} is missing"
+        except Unreadable as error:
+            shares, reason = None, str(error)
+        if shares is not None:
+            return replace(snapshot, landing=replace(landing, shares=shares))
+        known = await self._ledger.read(self._uuid, snapshot.id, snapshot.sequence)
+        if known is None:
+            raise HistoryBroken(
+                f"Nobody knows any more which units snapshot {snapshot.id} of {self.name} holds: {reason}, and it is "
+                f"not in the ledger. Bring the object back from a backup, or roll the table back to before it: "
+                f"CALL {self.catalog.name}.system.rollback_to_snapshot('{self.name}', {snapshot.parent})."
+            )
+        return replace(snapshot, landing=known.landing)
+
+    def _broken(
+        self, metadata: TableMetadata, after: SnapshotId | None, upto: SnapshotId | None, gap: SnapshotId | None
+    ) -> str:
+        catalog, name = self.catalog.name, self.name
+        accept = f"or accept the table as it is: lakehead state rebuild {name}"
+        if after is None:
+            return (
+                f"The state knows nothing of table {name}, whose history is cut off before snapshot {gap}: it is not "
+                f"known what had landed there. Rebuild the state from the ledger: lakehead state rebuild {name}."
+            )
+        if metadata.snapshot_by_id(after) is not None:
+            return (
+                f"Table {name} was rolled back or replaced: main stands at {upto}, which does not lead back to "
+                f"snapshot {after}, up to which its landings are settled. Nothing is landed until you decide. Bring it "
+                f"back: CALL {catalog}.system.set_current_snapshot('{name}', {after}); {accept}."
+            )
+        return (
+            f"Somebody has expired snapshots of table {name}, or replaced it: main stands at {upto} and its history is "
+            f"cut off at {gap}, after snapshot {after}, up to which its landings are settled. Nothing is landed until "
+            f"you decide. Expire snapshots with lakehead, which keeps the last landing; {accept}."
+        )
+
+
+def head_of(metadata: TableMetadata) -> Head:
+    """Where a table stands, as its references say."""
+    main, sweep = metadata.refs.get(MAIN_BRANCH), metadata.refs.get(SWEEP)
+    return Head(main.snapshot_id if main else None, sweep.snapshot_id if sweep else None)

@@ -1,0 +1,148 @@
+"""A whole lakehouse for a test: a session, catalogs, a state and a ledger in one folder; landers of made-up rows."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds, system_random
+from lakehead.lake.audits import every_row_once
+from lakehead.lake.catalog import open_catalog
+from lakehead.lake.landing import Landing, Share, Unit
+from lakehead.lake.lane import ArrowStager
+from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.merge import MergeStager
+from lakehead.lake.progress import StateProgress
+from lakehead.lake.protocol import Audit, Lander
+from lakehead.lake.rows import Change
+from lakehead.lake.table import IcebergTable
+from lakehead.run.environment import spark_settings
+from lakehead.spark.settings import EMBEDDED, Properties, SparkSettings, embedded_catalog
+from lakehead.state.opening import open_state
+from lakehead.state.state import State
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.opening import open_store
+
+ROWS = 10
+SCHEMA = "unit string, number bigint"
+
+
+def rows_of(share: Share) -> Iterable[pa.RecordBatch]:
+    """Ten rows of a unit, each with the unit's name and a number: what is in the table says which units are."""
+    yield pa.RecordBatch.from_pydict({"unit": [share.unit.id] * ROWS, "number": pa.array(range(ROWS), pa.int64())})
+
+
+def whole(share: Share) -> Sequence[Share]:
+    """A share read in one part."""
+    return [share]
+
+
+def unit_merge(session: SparkSession, target: str, shares: Sequence[Share]) -> None:
+    """One row for each unit, whose number counts how often the unit was merged."""
+    values = ", ".join(f"('{share.unit.id}')" for share in shares)
+    session.sql(
+        f"MERGE INTO {target} t USING (SELECT * FROM VALUES {values} AS s(unit)) s ON t.unit = s.unit "  # noqa: S608 - ours
+        "WHEN MATCHED THEN UPDATE SET number = t.number + 1 "
+        "WHEN NOT MATCHED THEN INSERT (unit, number) VALUES (s.unit, 1)"
+    )
+
+
+@dataclass
+class Lakehouse:
+    """Everything in one folder. Any number of processes may open the same one."""
+
+    folder: Path
+    session: SparkSession
+    catalogs: Mapping[str, Properties]
+    state: State = field(init=False)
+    ledger: StoreLedger = field(init=False)
+    _open: dict[str, Catalog] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state = open_state(f"sqlite:///{self.folder}/state.sqlite", SystemClock(), RandomIds())
+        self.ledger = StoreLedger(open_store(f"file://{self.folder}/records"))
+
+    @staticmethod
+    def settings(folder: Path, more: Mapping[str, Properties] | None = None) -> SparkSettings:
+        """Settings for a session that knows the embedded catalog `lake` of the folder, and others."""
+        catalogs = {EMBEDDED: embedded_catalog(folder / "lakehouse"), **(more or {})}
+        (folder / "lakehouse").mkdir(parents=True, exist_ok=True)
+        return replace(spark_settings(), catalogs=catalogs)
+
+    def close(self) -> None:
+        self.state.close()
+        for catalog in self._open.values():
+            catalog.close()
+
+    def catalog(self, name: str = EMBEDDED) -> Catalog:
+        """PyIceberg's side of a catalog."""
+        if name not in self._open:
+            self._open[name] = open_catalog(name, self.catalogs[name])
+        return self._open[name]
+
+    def create(self, name: str, columns: str = SCHEMA, more: str = "", *, catalog: str = EMBEDDED) -> IcebergTable:
+        """Make a table in the namespace `t`, and open it."""
+        self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.t")
+        self.session.sql(f"CREATE TABLE {catalog}.t.{name} ({columns}) USING iceberg {more}")
+        return self.table(name, catalog=catalog)
+
+    def table(self, name: str, *, catalog: str = EMBEDDED) -> IcebergTable:
+        """Open a table that is there."""
+        return IcebergTable(self.catalog(catalog), f"t.{name}", self.ledger)
+
+    def progress(self, owner: str = "owner") -> StateProgress:
+        return StateProgress(state=self.state, owner=owner)
+
+    def arrow_stager(
+        self,
+        table: IcebergTable,
+        *,
+        read: Callable[[Share], Iterable[pa.RecordBatch]] = rows_of,
+        change: Change = Change.APPEND,
+    ) -> ArrowStager[Share]:
+        return ArrowStager(session=self.session, table=table, ids=RandomIds(), read=read, split=whole, change=change)
+
+    def merge_stager(self, table: IcebergTable) -> MergeStager:
+        return MergeStager(session=self.session.newSession(), table=table, ids=RandomIds(), merge=unit_merge)
+
+    def lander(
+        self,
+        table: IcebergTable,
+        stager: Any = None,
+        *,
+        owner: str = "owner",
+        audits: Sequence[Audit[Any]] | None = None,
+    ) -> Lander[Any]:
+        """A lander of made-up rows, or with a stager of the test's own."""
+        own = stager or self.arrow_stager(table)
+        checks = audits if audits is not None else [every_row_once] if isinstance(own, ArrowStager) else []
+        return Lander(
+            pipeline="pipeline",
+            table=table,
+            progress=self.progress(owner),
+            ledger=self.ledger,
+            stager=own,
+            audits=checks,
+            clock=SystemClock(),
+            random=system_random(),
+            backoff=Backoff(attempts=20, first_seconds=0.05, cap_seconds=1.0),
+        )
+
+    def land(self, table: IcebergTable, *units: str, stager: Any = None, owner: str = "owner") -> Landing | None:
+        """Take the units, and land those that were got."""
+        lander = self.lander(table, stager, owner=owner)
+        ours = self.progress(owner).take(table.uuid, [Unit(unit) for unit in units])
+        return asyncio.run(lander.land(ours)) if ours else None
+
+    def units_in(self, table: IcebergTable) -> dict[str, int]:
+        """How many rows of each unit the table holds, as PyIceberg sees it."""
+        rows = table.load().scan().to_arrow()
+        counted = rows.group_by("unit").aggregate([("number", "count")])
+        return dict(zip(counted["unit"].to_pylist(), counted["number_count"].to_pylist(), strict=True))
