@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
 SNIPPETS = [
-    pytest.param(snippet, id=f"{page.name}-{number}")
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pytest.param(snippet, id=f"{page}-{number}", marks=[pytest.mark.slow] if "build_session" in snippet else [])
+    for page in PAGES
     for number, snippet in enumerate(
-        re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE), 1
+        re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE), 1
     )
 ]
 
@@ -31,10 +32,7 @@ def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/spark.md", "docs/state.md", "docs/storage.md"],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere_and_commands_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     makefile = (ROOT / "Makefile").read_text()
