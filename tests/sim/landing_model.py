@@ -358,23 +358,39 @@ def expire_ours(lake: Lake) -> None:
 
 
 def rebuild(lake: Lake, database: list[Database], *, record: bool = True) -> None:
-    """`state rebuild`: follow the chain of landings back from main, through snapshots and then through the ledger."""
-    newest = next((n for n in lake.ancestors(lake.main) if lake.snapshots[n].landing is not None), None)
-    if newest is None:  # all that is left of the history are empty snapshots after the last landing we know of
-        newest = max((number for number in lake.ledger if number in lake.published), default=None)
+    """`state rebuild`: follow the chain of landings back from main, through snapshots and then through the ledger.
+
+    It knows what metadata and ledger tell, no more. Where they do not tell what had landed, it refuses.
+    """
+    newest = lake.main
+    while newest is not None and newest not in lake.ledger:
+        snapshot = lake.snapshots.get(newest)
+        if snapshot is None:
+            raise HistoryBroken(f"nobody knows whether {newest} was a landing")
+        if snapshot.landing is not None:
+            break
+        newest = snapshot.parent
     fresh = Database(rows={unit: replace(row, landed=None) for unit, row in database[0].rows.items()})
     at = newest
     while at is not None:
         # Like every settling, it goes to the ledger first: once the pointer is past a landing, nobody else records it.
         if record and at in lake.snapshots:
             lake.ledger.setdefault(at, lake.snapshots[at])
-        snapshot = lake.snapshots[at] if at in lake.snapshots else lake.ledger.get(at)
-        if snapshot is None:
-            raise Violation(f"landing {at} is neither in a snapshot nor in the ledger")
-        fresh.remember(snapshot)
-        at = snapshot.landing.before if snapshot.landing else None
+        known = lake.snapshots[at] if at in lake.snapshots else lake.ledger.get(at)
+        if known is None:
+            raise HistoryBroken(f"landing {at} is neither in a snapshot nor in the ledger")
+        fresh.remember(known)
+        at = known.landing.before if known.landing else None
     fresh.pointer = Pointer(lake.main, newest)
     database[0] = fresh
+
+
+def replace_table(lake: Lake) -> None:
+    """Somebody makes the table anew under its name: same uuid, another history, no rows."""
+    number = next(lake.numbers)
+    lake.snapshots[number] = Snapshot(number, None, number)
+    lake.added[number] = frozenset()
+    lake.main = number
 
 
 def backup(database: list[Database]) -> Database:

@@ -22,6 +22,7 @@ from tests.sim.landing_model import (
     backup,
     expire_ours,
     rebuild,
+    replace_table,
     sweep,
     unlanded,
 )
@@ -116,7 +117,11 @@ async def drain(scene: Scene) -> None:
     except HistoryBroken:
         if not scene.variant.may_stop:
             raise
-        rebuild(lake, database)
+        try:
+            rebuild(lake, database)
+        except HistoryBroken as broken:
+            scene.world.note(f"the rebuild stops: {broken}")
+            return  # Nothing lands any more, and nothing is twice: that was checked after every commit.
     # A rollback undoes what was acknowledged: the operator brings those units back.
     again = {unit for unit in UNITS if unlanded(lake, [unit])}
     scene.queue |= again
@@ -201,6 +206,21 @@ async def rollback(scene: Scene) -> None:
     if len(chain) > 1:
         scene.lake.main = scene.world.random.choice(chain[1:])
         scene.world.note(f"main is rolled back to {scene.lake.main}")
+
+
+async def foreign_expiry(scene: Scene) -> None:
+    """Somebody else expires snapshots, and keeps only the newest ones."""
+    chain = list(scene.lake.ancestors(scene.lake.main))
+    if chain:
+        scene.lake.expire(chain[: scene.world.random.randint(1, len(chain))])
+        scene.world.note("somebody else expires snapshots")
+
+
+async def replacement(scene: Scene) -> None:
+    """Somebody makes the table anew: what had landed in it is gone, and the fence must stop."""
+    if scene.lake.main is not None:
+        replace_table(scene.lake)
+        scene.world.note(f"the table is replaced: {scene.lake.main}")
 
 
 QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
@@ -288,6 +308,8 @@ LANDING_SOUND: dict[str, Scenario] = {
     "landing": landing(Variant(), *QUIET),
     "landing_with_lost_state": landing(Variant(), *QUIET, lost_state, restored_state),
     "landing_with_rollback": landing(STOPPABLE, *QUIET, rollback),
+    "landing_with_foreign_expiry": landing(STOPPABLE, *QUIET, foreign_expiry),
+    "landing_with_replaced_table": landing(STOPPABLE, *QUIET, rollback, replacement),
 }
 LANDING_BROKEN: dict[str, Scenario] = {
     "landing_plan_before_fence": landing(Variant(lander=PlansBeforeTheFence), *QUIET),
