@@ -1,11 +1,18 @@
-"""A real S3 server for tests: SeaweedFS on free loopback ports, its data in a folder of its own."""
+"""A real S3 server for tests: SeaweedFS on free loopback ports, its data in a folder of its own.
 
+It serves an Iceberg REST catalog too, whose tables lie in a bucket of their own.
+"""
+
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from urllib.parse import urlencode
 
 import obstore
 from obstore.exceptions import BaseError
@@ -15,6 +22,8 @@ from lakehead.storage.connect import Bucket, StoreSettings, connect
 from tests.servers.ports import free_ports
 
 BUCKET = "lake"
+TABLE_BUCKET = "warehouse"
+REGION = "us-east-1"
 ACCESS_KEY = "test-key"
 SECRET_KEY = "test-secret"
 START_TIMEOUT = 60.0
@@ -22,7 +31,7 @@ ADMIN_GRPC_OFFSET = 10_000
 
 
 class Seaweed:
-    """One server. `start` returns when an object was stored; `kill` is a power cut; both can be repeated."""
+    """One server. `start` returns when it takes objects and tables; `kill` is a power cut; both can be repeated."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,14 +52,40 @@ class Seaweed:
         """How to reach it; by another way, such as a proxy, where an endpoint is given."""
         return StoreSettings(
             endpoint=endpoint or self.endpoint,
-            region="us-east-1",
+            region=REGION,
             credentials={"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
             request_timeout=request_timeout,
             backoff=Backoff(attempts=6, first_seconds=0.02, cap_seconds=0.5),
         )
 
+    @property
+    def rest_catalog_uri(self) -> str:
+        """Where its Iceberg REST catalog answers."""
+        return f"http://127.0.0.1:{self._ports['s3.port.iceberg']}"
+
+    def rest_catalog(self) -> dict[str, str]:
+        """Iceberg's properties, for Spark, of its REST catalog. There is one, and every test sees all its tables."""
+        return {
+            "type": "rest",
+            "uri": self.rest_catalog_uri,
+            "warehouse": f"s3://{TABLE_BUCKET}",
+            "credential": f"{ACCESS_KEY}:{SECRET_KEY}",
+            "oauth2-server-uri": f"{self.rest_catalog_uri}/v1/oauth/tokens",  # or clients warn that they guess it
+            **self._file_io(),
+        }
+
+    def sqlite_catalog(self, file: Path, *, warehouse: str = f"s3://{BUCKET}/warehouse") -> dict[str, str]:
+        """Iceberg's properties, for Spark, of a catalog in a SQLite file with its warehouse on this server."""
+        return {
+            "type": "jdbc",
+            "uri": f"jdbc:sqlite:{file}?journal_mode=WAL&busy_timeout=30000",
+            "jdbc.schema-version": "V1",
+            "warehouse": warehouse,
+            **self._file_io(),
+        }
+
     def start(self) -> None:
-        """Start the server and wait until its bucket takes objects."""
+        """Start the server and wait until its buckets take objects and tables."""
         weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
         if weed is None:
             raise FileNotFoundError("The program 'weed' is missing. Run 'make install'.")
@@ -69,6 +104,7 @@ class Seaweed:
                     "-s3.localSocket=",
                     "-s3.autoCreateBucket=false",
                     f"-bucket={BUCKET}",
+                    f"-tableBucket={TABLE_BUCKET}",
                     *(f"-{name}={port}" for name, port in self._ports.items()),
                 ],
                 stdout=log,
@@ -96,7 +132,7 @@ class Seaweed:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT
         while self._process.poll() is None and time.monotonic() < deadline:
-            if self._takes_objects():
+            if self._takes_objects() and self._takes_tables():
                 return
             time.sleep(0.05)
         raise TimeoutError(f"SeaweedFS did not start; its last words:\n{self._last_words()}")
@@ -108,6 +144,30 @@ class Seaweed:
         except (BaseError, OSError):
             return False
         return True
+
+    def _takes_tables(self) -> bool:
+        asked = {"grant_type": "client_credentials", "client_id": ACCESS_KEY, "client_secret": SECRET_KEY}
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection = HTTPConnection("127.0.0.1", self._ports["s3.port.iceberg"], timeout=5)
+        try:
+            connection.request("POST", "/v1/oauth/tokens", urlencode(asked), form)
+            token = json.load(connection.getresponse()).get("access_token")
+            connection.request("GET", f"/v1/{TABLE_BUCKET}/namespaces", headers={"Authorization": f"Bearer {token}"})
+            return connection.getresponse().status == HTTPStatus.OK
+        except (OSError, HTTPException, ValueError):
+            return False
+        finally:
+            connection.close()
+
+    def _file_io(self) -> dict[str, str]:
+        return {
+            "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+            "s3.endpoint": self.endpoint,
+            "s3.path-style-access": "true",
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+            "client.region": REGION,
+        }
 
     def _last_words(self) -> str:
         return (self._folder / "weed.log").read_text(errors="replace")[-2000:]

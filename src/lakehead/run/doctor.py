@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
-from lakehead.run.environment import spark_settings, store_settings
+from lakehead.run.environment import spark_settings, state_password, store_settings
 from lakehead.spark.settings import EMBEDDED, SparkSettings
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Store
@@ -25,16 +26,23 @@ def doctor(
         str | None,
         typer.Option(metavar="URL", help="The store to check: file:///folder, memory://, s3://…, gs://… or az://…"),
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The state to check: sqlite:///file, postgresql://… or mysql://…"),
+    ] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Check Java, jars and a session; agents and gateways need none.")
     ] = True,
 ) -> None:
-    """Check the store, Java, the jars, and that a Spark session reaches a catalog. One line each: ok, or what to do.
+    """Check the store, the state, Java, the jars, and that Spark reaches a catalog. One line each: ok, or what to do.
 
     The store: it can be reached and honours the preconditions that Lakehead relies on. Two small objects are written
     below _probe/ and deleted again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME,
     AZURE_STORAGE_ACCOUNT_KEY.
+
+    The state: it can be opened. Its tables are made if it has none, and brought up to date if they are older. The
+    password is that of LAKEHEAD_STATE_PASSWORD, where it does not stand in the URL.
 
     Spark: Java is that of JAVA_HOME, or the first on the path. Jars are fetched once into the cache (LAKEHEAD_CACHE,
     by default ~/.cache/lakehead), from LAKEHEAD_REPOSITORIES (by default Maven Central), or taken from a folder
@@ -46,6 +54,8 @@ def doctor(
     failures: list[LakeheadError] = []
     if store and opened:
         failures += _failures(lambda: _check_store(store, opened))
+    if state:
+        failures += _failures(lambda: _check_state(state, state_password()))
     if spark:
         with tempfile.TemporaryDirectory(prefix="lakehead-doctor-") as folder:
             settings = replace(spark_settings(), app_name="lakehead doctor", lakehouse=Path(folder))
@@ -70,10 +80,19 @@ def _check_store(url: str, store: Store) -> None:
     typer.echo(f"store ok: {url} creates only what is absent and replaces only the version named, writers racing")
 
 
+def _check_state(url: str, password: str | None) -> None:
+    # Not at the top: it loads SQLAlchemy, and a doctor without a state has no use for it.
+    from lakehead.state.opening import StateSettings, open_state  # noqa: PLC0415 - see above
+
+    with open_state(url, SystemClock(), RandomIds(), settings=StateSettings(password=password)) as opened:
+        typer.echo(f"state ok: {opened.database.name} can be opened, its tables are up to date")
+
+
 def _check_spark(settings: SparkSettings) -> None:
     # Not at the top: PySpark takes longer to load than all that the other commands do.
     from lakehead.spark.jars import jars_for  # noqa: PLC0415 - see above
     from lakehead.spark.java import find_java  # noqa: PLC0415 - see above
+    from lakehead.spark.reasons import SPARKS_ERRORS, reason_of  # noqa: PLC0415 - see above
     from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see above
 
     java = find_java(settings)
@@ -83,11 +102,18 @@ def _check_spark(settings: SparkSettings) -> None:
     if sys.stderr.isatty():
         _say("starting Spark")
     session = build_session(settings, say=_say)
+    checked = "a first job on"
     try:
         session.range(1).count()
         typer.echo(f"spark ok: {session.version} on {settings.master}")
+        checked = "an embedded catalog on"
         session.sql(f"SHOW NAMESPACES IN {EMBEDDED}").collect()
         typer.echo("catalog ok: an embedded one can be opened")
+    except SPARKS_ERRORS as error:
+        raise Misconfigured(
+            f"Spark started, but {checked} {settings.master} failed: {reason_of(error)}. Check the jars in "
+            f"{jars[0].parent}: they must be whole and of versions that fit each other."
+        ) from error
     finally:
         stop_session(session)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from lakehead.errors import Misconfigured
 from lakehead.spark.settings import CENTRAL, SparkSettings
 from lakehead.storage.connect import StoreSettings
 
@@ -16,6 +17,15 @@ CREDENTIALS = {
     "gs": {"GOOGLE_APPLICATION_CREDENTIALS": "service_account"},
     "az": {"AZURE_STORAGE_ACCOUNT_NAME": "account_name", "AZURE_STORAGE_ACCOUNT_KEY": "account_key"},
 }
+S3_PROPERTIES = {
+    "AWS_ENDPOINT_URL": "s3.endpoint",
+    "AWS_ACCESS_KEY_ID": "s3.access-key-id",
+    "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
+    "AWS_SESSION_TOKEN": "s3.session-token",
+    "AWS_REGION": "client.region",
+}
+"""Iceberg's names for what the cloud's tools read."""
+
 ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
@@ -31,6 +41,32 @@ def store_settings(url: str, environment: Mapping[str, str] = os.environ) -> Sto
             if environment.get(variable)
         },
     )
+
+
+def state_password(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The password of the state's user, for a URL that has none."""
+    return environment.get("LAKEHEAD_STATE_PASSWORD") or None
+
+
+def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """A catalog's properties as they were given: `env:NAME` is the variable of that name, so that no secret is typed.
+
+    For a warehouse on S3, endpoint, region and keys that were not given come from the variables of the cloud's tools.
+    """
+    properties = {}
+    for key, value in given.items():
+        variable = value.removeprefix("env:")
+        if variable != value and variable not in environment:
+            raise Misconfigured(
+                f"The catalog property {key} is to come from the variable {variable}, which is not set."
+            )
+        properties[key] = environment[variable] if variable != value else value
+    if properties.get("warehouse", "").partition("://")[0] in ("s3", "s3a"):
+        properties.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+        for variable, key in S3_PROPERTIES.items():
+            if environment.get(variable):
+                properties.setdefault(key, environment[variable])
+    return properties
 
 
 def spark_settings(environment: Mapping[str, str] = os.environ) -> SparkSettings:

@@ -14,6 +14,8 @@ CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 CLASS_PATH = "spark.driver.extraClassPath"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTORS_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+DRIVER_MEMORY = "spark.driver.memory"
+LIBRARY_PATH = "spark.driver.extraLibraryPath"
 
 # Joined with ours where somebody sets them too, instead of replacing ours.
 _JOINED = {
@@ -23,7 +25,7 @@ _JOINED = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
 }
-_AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, "spark.driver.memory", "spark.driver.extraLibraryPath", "spark.master")
+_AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, DRIVER_MEMORY, LIBRARY_PATH, "spark.master")
 
 
 def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | None) -> dict[str, str]:
@@ -32,7 +34,7 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
         "spark.master": settings.master,
         "spark.app.name": settings.app_name,
         "spark.submit.deployMode": "client",
-        "spark.driver.memory": settings.driver_memory,
+        DRIVER_MEMORY: settings.driver_memory,
         CLASS_PATH: os.pathsep.join(map(str, jars)),
         JAVA_OPTIONS: _java_options(archive),
         EXECUTORS_JAVA_OPTIONS: "-Duser.timezone=UTC",

@@ -1,51 +1,94 @@
-"""The driver's JVM: started through Spark's own launcher, with everything it prints in our hands."""
+"""The driver's JVM: started, connected to, and with everything it prints in our hands."""
 
 import os
+import signal
+import struct
+import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from py4j.java_gateway import JavaGateway
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.java_gateway import JavaGateway, java_import
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 
 from lakehead.errors import Misconfigured
+from lakehead.spark.command import command_for, environment_for
 from lakehead.spark.java import Java
 
 EXIT_SECONDS = 60
-KEPT_LINES = 20
+LOOK_SECONDS = 0.01
+HELD_LINES = 1000
+TOLD_CHARACTERS = 500
+CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 START_NOISE = (
-    b"WARNING: Using incubator modules: ",  # Spark's own launcher asks for them
+    b"WARNING: Using incubator modules: ",  # Spark's script asks for them
     b"Picked up JAVA_TOOL_OPTIONS: ",
     b"Picked up _JAVA_OPTIONS: ",
     b"NOTE: Picked up JDK_JAVA_OPTIONS: ",
 )
+# The short names by which PySpark calls Java.
+IMPORTS = (
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.api.java.*",
+    "org.apache.spark.api.python.*",
+    "org.apache.spark.ml.python.*",
+    "org.apache.spark.mllib.api.python.*",
+    "org.apache.spark.resource.*",
+    "org.apache.spark.sql.Encoders",
+    "org.apache.spark.sql.OnSuccessCall",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.*",
+    "org.apache.spark.sql.api.python.*",
+    "org.apache.spark.sql.hive.*",
+    "scala.Tuple2",
+)
+
+
+class NotStarted(Misconfigured):
+    """The JVM did not come up, or went down before a session was there."""
 
 
 class Output:
-    """What a JVM prints, on either of its outputs, passed on to our standard error without the noise of a start."""
+    """What a JVM prints, on either of its outputs: held while it starts, then passed on to our standard error."""
 
     def __init__(self) -> None:
-        self._reading, self.writing = os.pipe()
-        self.last: deque[bytes] = deque(maxlen=KEPT_LINES)
-        self._reader = threading.Thread(target=self._pass_on, name="jvm-output", daemon=True)
+        reading, self.writing = os.pipe()
+        self._held: deque[bytes] | None = deque(maxlen=HELD_LINES)
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, args=(reading,), name="jvm-output", daemon=True)
         self._reader.start()
 
-    def _pass_on(self) -> None:
-        with os.fdopen(self._reading, "rb") as lines:
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 if line.startswith(START_NOISE):
                     continue
-                self.last.append(line)
-                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line)
+                with self._lock:
+                    if self._held is None:
+                        _to_standard_error(line)
+                    else:
+                        self._held.append(line)
 
-    def handed_over(self) -> None:
-        """Leave the writing end to the JVM: the reader ends when it does."""
-        os.close(self.writing)
+    def pass_on(self) -> None:
+        """Let out what was held, and from now on everything at once."""
+        with self._lock:
+            if self._held:
+                _to_standard_error(b"".join(self._held))
+            self._held = None
+
+    def told(self) -> str:
+        """What a JVM that has ended said and was held, on one line and not too long."""
+        self._reader.join(EXIT_SECONDS)
+        with self._lock:
+            words = b" ".join(self._held or ()).decode(errors="replace").split()
+        return " ".join(words)[:TOLD_CHARACTERS].rstrip(".") or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +96,40 @@ class Jvm:
     """A running driver JVM."""
 
     gateway: JavaGateway
+    output: Output
 
     @classmethod
     def launch(cls, java: Java, conf: Mapping[str, str]) -> "Jvm":
-        """Start one. `conf` stands on its command line, which everybody on the machine can read: no secrets."""
-        given = SparkConf(loadDefaults=False)
-        for key, value in conf.items():
-            given.set(key, value)
-        output = Output()
-        try:
-            with _launcher_environment(java):
-                outputs = {"stdout": output.writing, "stderr": output.writing}
-                return cls(launch_gateway(given, outputs))  # type: ignore[no-untyped-call]  # PySpark leaves it so
-        except PySparkRuntimeError as error:
-            said = b" ".join(output.last).decode(errors="replace")
-            raise Misconfigured(
-                f"Spark's JVM did not start; it said: {' '.join(said.split())[:500] or 'nothing'}. Check Java, the "
-                "driver's memory and the Java options; `lakehead doctor` tries it step by step."
-            ) from error
-        finally:
-            output.handed_over()
+        """Start one. `conf` stands on its command line, which everybody on the machine can read: no secrets.
 
-    def stop(self) -> None:
-        """End it, and wait until it is gone: what it writes at its end is then written."""
-        self.gateway.shutdown()
-        self.gateway.proc.stdin.close()
-        self.gateway.proc.wait(EXIT_SECONDS)
+        Nothing that it prints is passed on until `output.pass_on` is called. Raises `NotStarted` with its last words.
+        """
+        inherited = os.environ  # noqa: TID251 - a child has our environment, as any does
+        output = Output()
+        with tempfile.TemporaryDirectory(prefix="lakehead-jvm-") as folder:
+            connection = Path(folder) / "connection"
+            process = subprocess.Popen(  # noqa: S603 - the Java that was found, or Spark's own script
+                command_for(java, conf, inherited),
+                env=environment_for(java, inherited) | {CONNECTION: str(connection)},
+                stdin=subprocess.PIPE,  # it ends when this closes, so also when we die
+                stdout=output.writing,
+                stderr=output.writing,
+                preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - it takes no lock
+            )
+            os.close(output.writing)  # the reader ends when the JVM does
+            try:
+                port, secret = _await_connection(process, connection, output)
+            except BaseException:
+                _end(process)
+                raise
+        return cls(_connected(process, port, secret), output)
+
+
+def end_jvm(gateway: JavaGateway) -> None:
+    """End the JVM of a gateway, and wait until it is gone: what it writes at its end is then written."""
+    with suppress(Py4JError, OSError):  # it may have ended by itself
+        gateway.shutdown()
+    _end(gateway.proc)
 
 
 def forget_jvm() -> None:
@@ -87,20 +138,51 @@ def forget_jvm() -> None:
     SparkContext._jvm = None  # noqa: SLF001 - nor for this
 
 
-@contextmanager
-def _launcher_environment(java: Java) -> Iterator[None]:
-    """Spark's launcher learns which Java to use from its environment, and PySpark lets it inherit only ours."""
-    wanted = {
-        "JAVA_HOME": str(java.home),
-        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1",  # it lives for a blink
-    }
-    before = {name: os.environ.get(name) for name in wanted}  # noqa: TID251 - to put it back; settings decide
-    os.environ.update(wanted)  # noqa: TID251 - the launcher reads nothing else
+def _await_connection(process: "subprocess.Popen[bytes]", written: Path, output: Output) -> tuple[int, str]:
+    """The port and the secret that the JVM writes when it is ready to be called."""
+    while not written.is_file():
+        if _has_ended(process, within=LOOK_SECONDS):
+            raise NotStarted(
+                f"Spark's JVM did not start; it said: {output.told()}. Check Java, the driver's memory and the Java "
+                "options; `lakehead doctor` tries it step by step."
+            )
+    content = written.read_bytes()
+    port, length = struct.unpack_from(">ii", content)
+    return port, content[8 : 8 + length].decode()
+
+
+def _connected(process: "subprocess.Popen[bytes]", port: int, secret: str) -> ClientServer:
+    """A gateway as PySpark wants it, whose Java side has a thread for each of ours."""
+    gateway = ClientServer(
+        java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
+        python_parameters=PythonParameters(port=0, eager_load=False),
+    )
+    gateway.proc = process
+    for name in IMPORTS:
+        java_import(gateway.jvm, name)
+    return gateway
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    if not _has_ended(process, within=EXIT_SECONDS):
+        process.kill()
+        process.wait()
+
+
+def _has_ended(process: "subprocess.Popen[bytes]", *, within: float) -> bool:
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]  # noqa: TID251 - as it was
-            else:
-                os.environ[name] = value  # noqa: TID251 - as it was
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _ignore_interrupts() -> None:
+    """An interrupt from the keyboard is for Python, which ends the JVM in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _to_standard_error(lines: bytes) -> None:
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, lines)

@@ -1,9 +1,12 @@
 """The one place where a Spark session is built."""
 
 import sys
+from contextlib import suppress
+from pathlib import Path
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
@@ -11,8 +14,10 @@ from lakehead.spark.archive import archive_for, discard
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.jars import Say, jars_for
 from lakehead.spark.java import Java, find_java
-from lakehead.spark.launch import Jvm, forget_jvm
+from lakehead.spark.launch import Jvm, NotStarted, end_jvm, forget_jvm
+from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
+from lakehead.spark.shipping import pack
 
 
 def silent(_: str) -> None:
@@ -23,7 +28,7 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
     """Start Spark as the settings say. `say` hears of work that is done only once and takes long.
 
     A process has one at a time; `stop_session` ends it. Java and jars are looked at before anything is started, and
-    what is wrong with them is one sentence.
+    what is wrong with them, or with the start, is one sentence.
     """
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - asking the class in public would start one
         raise Misconfigured("This process has a Spark session already. Stop it before another one is built.")
@@ -32,13 +37,15 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
     archive = archive_for(settings, java, jars, say=say)
     if not settings.catalogs:
         settings.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
-    if archive is not None:
-        try:
-            return start(settings, java, session_conf(settings, jars, archive))
-        except (Misconfigured, Py4JError, ConnectionError, EOFError):
-            # Whatever it was, an archive must never be the reason; without it the error comes again or does not.
-            discard(archive)
-    return start(settings, java, session_conf(settings, jars, None))
+    if archive is None:
+        return start(settings, java, session_conf(settings, jars, None))
+    try:
+        return start(settings, java, session_conf(settings, jars, archive))
+    except NotStarted:
+        # An archive must never be the reason. If it was not, the same error comes again and the archive stays.
+        session = start(settings, java, session_conf(settings, jars, None))
+        discard(archive)
+        return session
 
 
 def stop_session(session: SparkSession) -> None:
@@ -46,21 +53,52 @@ def stop_session(session: SparkSession) -> None:
     gateway = session.sparkContext._gateway  # noqa: SLF001 - PySpark never ends it itself
     session.stop()
     if gateway is not None:
-        Jvm(gateway).stop()
+        end_jvm(gateway)
     forget_jvm()
 
 
 def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSession:
-    """Start a JVM and a session in it with exactly this configuration; if that fails, leave no JVM behind."""
+    """Start a JVM and a session in it with exactly this configuration; if that fails, leave no JVM behind.
+
+    Raises `NotStarted` where the JVM failed, and `Misconfigured` where it refused the configuration.
+    """
     jvm = Jvm.launch(java, launch_conf(conf))
     given = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         given.set(key, value)
     try:
         context = SparkContext(conf=given, gateway=jvm.gateway)
-    except BaseException:
-        jvm.stop()
-        forget_jvm()
+        context.pythonExec = settings.python or (sys.executable if settings.is_local else "python3")
+        if not settings.is_local:
+            context.addPyFile(str(pack(Path(context._temp_dir))))  # noqa: SLF001 - the folder that ends with it
+        session = SparkSession.builder.getOrCreate()
+    except BaseException as error:
+        reason = reason_of(error)  # asks the JVM
+        _stop(jvm)
+        if isinstance(error, (*SPARKS_ERRORS, ConnectionError, EOFError)):
+            raise _refusal(error, reason, settings.master, jvm.output.told()) from error
         raise
-    context.pythonExec = settings.python or (sys.executable if settings.is_local else "python3")
-    return SparkSession.builder.getOrCreate()
+    jvm.output.pass_on()
+    return session
+
+
+def _refusal(error: BaseException, reason: str, master: str, told: str) -> Misconfigured:
+    """What an error of Spark's while it starts means, in one sentence."""
+    advice = "Check the master, the memory and the other settings; `lakehead doctor` tries a local session."
+    if not isinstance(error, Py4JJavaError | PySparkException):  # the latter once this process has had a session
+        return NotStarted(f"Spark's JVM ended while it started on {master}; it said: {told}. {advice}")
+    if "stopped SparkContext" in reason:  # by itself, and why it told nobody but its log
+        reason = told
+    said = f"Spark did not start on {master}: {reason}. {advice}"
+    # A class that cannot be loaded may be the fault of an archive, an exception cannot.
+    return NotStarted(said) if "Error" in reason.partition(":")[0] else Misconfigured(said)
+
+
+def _stop(jvm: Jvm) -> None:
+    """Take down what a failed start has left, whatever state it is in."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - asking in public would start one
+    with suppress(Exception):
+        if context is not None:
+            context.stop()
+    end_jvm(jvm.gateway)
+    forget_jvm()

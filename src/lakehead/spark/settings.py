@@ -50,7 +50,7 @@ class SparkSettings:
 
     class_data_archive: bool = True
     """Whether a missing class-data archive is made before the first start (up to a minute and 200 MB, once for each
-    Java and class path; afterwards starts take little more than half the time). One that is there is always used.
+    Java and class path; afterwards starts take half the time). One that is there is always used.
     Default: yes."""
 
     java_home: Path | None = None
@@ -63,8 +63,8 @@ class SparkSettings:
     """The most memory of the driver's heap, as Java writes it (`512m`, `2g`). With a local master tasks share it."""
 
     python: str | None = None
-    """The Python that tasks run on. Default: none, which is this one with a local master and `python3` of the worker
-    machines otherwise."""
+    """The Python that tasks run on, with `pyarrow` and `pandas`; Lakehead is sent to it. Default: none, which is this
+    one with a local master and `python3` of the worker machines otherwise."""
 
     ui: bool = False
     """Whether Spark's web pages are served while the session lives. Default: no."""

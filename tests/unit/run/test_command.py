@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.run.environment import spark_settings, store_settings
+from lakehead.run.environment import spark_settings, state_password, store_settings
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 
@@ -21,6 +21,25 @@ def test_doctor_says_that_a_store_is_fine_and_leaves_nothing_in_it(tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("store ok")
     assert [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and ".lakehead" not in path.parts] == []
+
+
+def test_doctor_says_that_a_state_is_fine_also_when_it_is_opened_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+
+    for _ in range(2):
+        done = lakehead("doctor", "--no-spark", "--state", url)
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"state ok: {url} can be opened, its tables are up to date\n"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "oracle://host/x", "sqlite:////no/such/folder/state.db"])
+def test_a_state_that_cannot_be_opened_is_one_sentence(url: str) -> None:
+    done = lakehead("doctor", "--no-spark", "--state", url)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lakehead: The ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host", "s3://", "s3://bucket?x=1", "file://host/folder"])
@@ -103,6 +122,11 @@ def test_the_environment_becomes_settings() -> None:
     assert (s3.endpoint, s3.region) == ("http://127.0.0.1:8333", "eu-west-1")
     assert azure.credentials == {"account_key": "azure"}
     assert azure.endpoint == ""
+
+
+def test_the_password_of_the_state_comes_from_the_environment() -> None:
+    assert state_password({"LAKEHEAD_STATE_PASSWORD": "hush"}) == "hush"
+    assert state_password({"LAKEHEAD_STATE_PASSWORD": ""}) is None
 
 
 def test_the_environment_becomes_settings_for_spark() -> None:
