@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test lint types contracts sim demo bench-storage bench-start format lock clean
+.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,9 @@ $(READY): requirements-dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test: lint types contracts ## Everything: format, lint, types, import contracts, all tests
-	$(BIN)/pytest
+JOBS ?= 2
+test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
 	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200 -m "not slow"
@@ -51,6 +52,9 @@ bench-storage: $(READY) ## Measure the stores and the simulator against their li
 
 bench-start: $(READY) ## Measure how long Spark takes to its first job, against a plain session
 	@$(BIN)/python -m bench.start
+
+bench-landing: $(READY) ## Measure landings against bare tasks, Spark's own appends, and age (10 minutes)
+	@$(BIN)/python -m bench.landing
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

@@ -7,6 +7,13 @@ import pytest
 from tests.servers.seaweed import Seaweed
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes, a file's tests share one: they share its sessions and servers. Simulations need none."""
+    for item in items:
+        if "tests/sim/" not in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """A real S3 server for the whole run. It is never stopped or broken by a test; those start their own."""

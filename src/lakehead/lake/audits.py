@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.table import Table as Iceberg
+from pyiceberg.types import UUIDType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lakehead.lake.lane import filesystem_of
 from lakehead.lake.ports import AuditFailed, Staged
@@ -78,8 +81,14 @@ class NoDuplicates:
                 return self.session.read.option("branch", rows.name).table(table).select(*keys)
             case NewFiles() if rows.files:
                 # Through PyArrow's file system: Spark has no other way to a warehouse that only Iceberg knows.
-                filesystem, columns = filesystem_of(self.table.load(), rows.files[0].uri)[0], list(self.columns)
-                schema = self.session.table(table).select(*keys).schema
+                iceberg, columns = self.table.load(), list(self.columns)
+                filesystem = filesystem_of(iceberg, rows.files[0].uri)[0]
+                schema = StructType(
+                    [
+                        StructField(key.name, BinaryType()) if _is_uuid(iceberg, key.name) else key
+                        for key in self.session.table(table).select(*keys).schema
+                    ]
+                )
                 paths = self.session.createDataFrame([(file.path,) for file in rows.files], "path string")
                 return paths.mapInArrow(lambda batches: read_columns(filesystem, columns, batches), schema)
             case NewFiles():
@@ -96,11 +105,18 @@ def at_least(rows: int) -> Callable[[Staged[NewFiles]], None]:
     return audit
 
 
+def _is_uuid(table: Iceberg, column: str) -> bool:
+    """Whether Spark reads a column as text that the files hold as bytes."""
+    return isinstance(table.schema().find_field(column).field_type, UUIDType)
+
+
 def _nulls(footer: pq.FileMetaData, columns: Sequence[str]) -> Iterable[tuple[str, int]]:
-    for group in range(footer.num_row_groups):
-        for number in range(footer.num_columns):
-            column = footer.row_group(group).column(number)
-            if column.path_in_schema in columns:
-                if column.statistics is None:
-                    raise AuditFailed(f"The column {column.path_in_schema!r} has no statistics to audit.")
-                yield column.path_in_schema, column.statistics.null_count
+    places = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    for name in columns:
+        if name not in places:
+            raise AuditFailed(f"The new files have no column {name!r} to audit. Name a column of the table itself.")
+        for group in range(footer.num_row_groups):
+            statistics = footer.row_group(group).column(places[name]).statistics
+            if statistics is None or not statistics.has_null_count:
+                raise AuditFailed(f"The column {name!r} has no statistics to audit.")
+            yield name, statistics.null_count

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -13,6 +14,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile as IcebergDataFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 from pyiceberg.table import Table as Iceberg
+from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
@@ -25,6 +27,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Record
 
 from lakehead.errors import Misconfigured
+from lakehead.lake.datafiles import same_partition
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.ports import Moved
 from lakehead.lake.rows import Branch, Change, NewFiles
@@ -48,10 +51,23 @@ def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str
             return _new_snapshot(table, rows, properties), ()
 
 
-def empty(table: Iceberg, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
-    """A snapshot of main that changes no row."""
-    producer = table.transaction().update_snapshot(snapshot_properties=dict(properties)).fast_append()
-    return producer._commit()[0]  # noqa: SLF001 - PyIceberg has no public way to a snapshot that is not committed yet
+def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRANCH) -> tuple[TableUpdate, ...]:
+    """A snapshot that changes no row."""
+    return _made(_AsLoaded(table).update_snapshot(dict(properties), branch).fast_append())
+
+
+class _AsLoaded(Transaction):
+    """A transaction that changes nothing, so its metadata is the table's: PyIceberg's own copies it at every look."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
+def _made(producer: Any) -> tuple[TableUpdate, ...]:
+    """Write a snapshot's manifests, and tell what a commit of it changes."""
+    updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - the public way commits it at once
+    return updates
 
 
 def set_main(snapshot: SnapshotId) -> SetSnapshotRefUpdate:
@@ -87,15 +103,17 @@ def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str])
     metadata = table.metadata
     if metadata.default_spec_id != rows.spec_id:
         raise Moved("The table's partitions were changed after the files were written.")
-    update = table.transaction().update_snapshot(snapshot_properties=dict(properties))
+    update = _AsLoaded(table).update_snapshot(dict(properties))
     producer: Any = update.merge_append() if rows.change is Change.APPEND else update.overwrite()
+    if rows.change is not Change.APPEND:
+        # It leaves out manifests by a predicate, which it cannot make of every partition, and not fast of many.
+        producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_made`
     for file in _data_files(metadata, rows):
         producer.append_data_file(file)
     if rows.change is not Change.APPEND:
         for old in _overwritten(table, rows):
             producer.delete_data_file(old)
-    updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - see `empty`
-    return updates
+    return _made(producer)
 
 
 def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergDataFile]:
@@ -122,7 +140,7 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
 
 
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
-    partitions = {Record(*file.partition) for file in rows.files}
+    partitions = {same_partition(file.partition) for file in rows.files}
     for old in _live_files(table):
         if rows.change is Change.REPLACE:
             yield old
@@ -132,7 +150,7 @@ def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
                 "overwritten one by one. Rewrite them first: CALL system.rewrite_data_files(table => …, options => "
                 "map('rewrite-all', 'true'))."
             )
-        elif old.partition in partitions:
+        elif same_partition(old.partition[number] for number in range(len(old.partition))) in partitions:
             yield old
 
 

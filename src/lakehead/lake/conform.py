@@ -1,7 +1,6 @@
 """A record batch made to fit a table's schema exactly, or refused: never another value in silence."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from lakehead.errors import LakeheadError
@@ -38,7 +37,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises `Refused` with the column's name for a value or a column that the table cannot hold as it is.
     """
     if batch.schema.equals(schema, check_metadata=True):
-        return _without_forbidden_nulls(batch, schema)
+        return _complete(batch, schema)
     names = batch.schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Refused(f"The rows have several columns named {twice[0]!r}.")
@@ -48,7 +47,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         _column(batch.column(field.name), field) if field.name in names else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
-    return _without_forbidden_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), schema)
+    return _complete(pa.RecordBatch.from_arrays(columns, schema=schema), schema)
 
 
 def _column(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -65,29 +64,65 @@ def _column(column: pa.Array, field: pa.Field) -> pa.Array:
         raise Refused(f"Column {field.name!r} has values of type {have}, which a column of type {want} cannot hold.")
     try:
         return column.cast(want)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise Refused(f"Column {field.name!r} has a value that its type {want} cannot hold: {error}") from None
     except pa.ArrowNotImplementedError:
         raise Refused(f"Column {field.name!r} cannot be turned from {have} into {want}.") from None
 
 
 def _may_become(have: pa.DataType, want: pa.DataType) -> bool:
-    if kinds.is_null(have):
+    """Whether a cast keeps every value or fails. A cast of nested values would change what is inside without a word."""
+    have, want = _plain(have), _plain(want)
+    if kinds.is_null(have) or have.equals(want):
         return True
-    before, after = _family(have), _family(want)
-    if (before, after) == ("integer", "decimal"):
-        return True
-    if before == "float" and have.bit_width > want.bit_width:
-        return False  # a cast would round without a word
-    return before is not None and before == after
+    match _family(have), _family(want):
+        case "integer", "decimal":
+            return True
+        case "float", "float":
+            return bool(have.bit_width <= want.bit_width)
+        case "list", "list":
+            return _may_become(have.value_type, want.value_type)
+        case "map", "map":
+            return _may_become(have.key_type, want.key_type) and _may_become(have.item_type, want.item_type)
+        case "struct", "struct":
+            names = [field.name for field in have]
+            return len(set(names)) == len(names) and all(
+                want.get_field_index(field.name) >= 0 and _may_become(field.type, want.field(field.name).type)
+                for field in have
+            )
+        case before, after:
+            return before is not None and before == after
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if kinds.is_dictionary(kind):
+        return _plain(kind.value_type)
+    return _plain(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _family(kind: pa.DataType) -> str | None:
     return next((name for name, belongs in _FAMILIES.items() if belongs(kind)), None)
 
 
-def _without_forbidden_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
-        if not field.nullable and pc.any(batch.column(field.name).is_null()).as_py():
-            raise Refused(f"Column {field.name!r} is required, and some of the rows have no value in it.")
+        if lacking := _lacking(batch.column(field.name), field, field.name):
+            raise Refused(f"Column {lacking!r} is required, and some of the rows have no value in it.")
     return batch
+
+
+def _lacking(values: pa.Array, field: pa.Field, name: str) -> str | None:
+    """The column, or what is inside it, that is required and has a null."""
+    if values.null_count and not field.nullable:
+        return name
+    kind, inside = field.type, []
+    if kinds.is_struct(kind):
+        present = values.drop_null()
+        inside = [(present.field(number), child) for number, child in enumerate(kind)]
+    elif kinds.is_list(kind) or kinds.is_large_list(kind):
+        inside = [(values.flatten(), kind.value_field)]
+    elif kinds.is_map(kind):
+        entries = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
+        inside = [(entries.field(1), kind.item_field)]
+    told = (_lacking(theirs, child, f"{name}.{child.name}") for theirs, child in inside)
+    return next((lacking for lacking in told if lacking), None)

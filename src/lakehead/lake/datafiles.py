@@ -6,12 +6,13 @@ Tasks load this module, so it stands on PyArrow alone: PyIceberg takes a second 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakehead.lake.conform import conform
 
@@ -45,6 +46,8 @@ class Key:
         if name != "identity":
             from pyiceberg_core import transform  # noqa: PLC0415 - only tables with such a partition need it
 
+            if kinds.is_large_binary(column.type):
+                column = column.cast(pa.binary())  # the only one that it truncates
             apply = getattr(transform, name)
             column = apply(column, int(width)) if width else apply(column)
         return _stored(column)
@@ -114,8 +117,9 @@ class DataFiles:
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows, in any order of partitions. Raises `Refused` for rows that the table cannot hold."""
         for values, rows in self._by_partition(conform(batch, self._target.schema)):
-            partition = self._open.pop(values, None) or _Open(values)
-            self._open[values] = partition  # the last one in the dictionary is the one written last
+            place = same_partition(values)
+            partition = self._open.pop(place, None) or _Open(values)
+            self._open[place] = partition  # the last one in the dictionary is the one written last
             partition.buffered.append(rows)
             partition.bytes += rows.nbytes
             if partition.bytes >= ROW_GROUP_BYTES:
@@ -167,7 +171,9 @@ class DataFiles:
             self._end(writing[0])
         partition.path = f"{self._name}-{self._number:05}.parquet"
         self._number += 1
-        self._target.filesystem.create_dir(self._target.folder, recursive=True)
+        if isinstance(self._target.filesystem, LocalFileSystem):
+            # Others make folders themselves, or have none and may refuse the object that would stand for one.
+            self._target.filesystem.create_dir(self._target.folder, recursive=True)
         partition.sink = self._target.filesystem.open_output_stream(f"{self._target.folder}/{partition.path}")
         partition.writer = pq.ParquetWriter(
             partition.sink, self._target.schema, store_decimal_as_integer=True, **self._target.parquet
@@ -195,6 +201,24 @@ class DataFiles:
         partition.writer = partition.sink = None
 
 
+def same_partition(values: Iterable[Any]) -> tuple[Any, ...]:
+    """What two partitions have in common if and only if they are one, whoever has read or computed their values.
+
+    To Python NaN is not itself and -0.0 is 0.0; to Iceberg it is the other way round.
+    """
+    return tuple(_comparable(value) for value in values)
+
+
+def _comparable(value: Any) -> Any:
+    match value:
+        case float():
+            return repr(value)
+        case UUID():
+            return value.bytes
+        case _:
+            return value
+
+
 def _stored(column: pa.Array) -> pa.Array:
     """Dates and times as the numbers that Iceberg keeps."""
     if kinds.is_date32(column.type):
@@ -219,5 +243,10 @@ def _sorted(rows: pa.Table, order: Sequence[Key]) -> pa.Array:
         values = key.of(batch)
         columns[f"{number} null"], columns[f"{number}"] = values.is_null(), values
         directions.append((f"{number} null", "descending" if key.nulls_first else "ascending"))
-        directions.append((f"{number}", "descending" if key.descending else "ascending"))
+        direction = "descending" if key.descending else "ascending"
+        if kinds.is_floating(values.type):
+            # To Iceberg NaN is the greatest; PyArrow puts it last in either direction.
+            columns[f"{number} nan"] = pc.is_nan(values)
+            directions.append((f"{number} nan", direction))
+        directions.append((f"{number}", direction))
     return pc.sort_indices(pa.table(columns), sort_keys=directions)

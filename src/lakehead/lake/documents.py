@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from lakehead.errors import LakeheadError
+from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
+from lakehead.state.model import Value
 from lakehead.state.values import from_text, to_text
 
 VERSION = 1
@@ -54,6 +55,9 @@ class _Entry(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 T = TypeVar("T")
+
+_NO_VALUE = (ValueError, ArithmeticError, RecursionError, Misconfigured)
+"""What is raised for a text that is no watermark's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +119,14 @@ def from_summary(summary: Mapping[str, str], where: str) -> tuple[Landing, Kept 
             shares=_units(said["units"].encode(), where) if "units" in said else (),
             before=int(said["before"]) if "before" in said else None,
             reached=Reached(
-                watermark=from_text(watermark.kind, watermark.value) if watermark else None,
+                watermark=_value(watermark) if watermark else None,
                 slice=int(said["slice"]) if "slice" in said else None,
                 load_date=date.fromisoformat(said["load-date"]) if "load-date" in said else None,
             ),
             counts=_decode(said.get("counts", "{}").encode(), dict[str, int], where),
         )
         return landing, None if "units" in said else Kept(said["progress"], said["progress-sha256"])
-    except (KeyError, ValueError, ArithmeticError) as error:
+    except (KeyError, *_NO_VALUE) as error:
         raise Unreadable(f"What {where} says of its landing cannot be read: {error!r}.") from None
 
 
@@ -134,6 +138,14 @@ def ledger_folder(table: str) -> str:
 def ledger_key(table: str, snapshot: int, sequence: int) -> str:
     """Where a landing stands in the ledger: its keys are in the order of the landings."""
     return f"{ledger_folder(table)}/{sequence:020}-{snapshot}.json"
+
+
+def ledger_place(key: str) -> tuple[int, int]:
+    """The snapshot and the sequence number that a ledger key is about. Raises `Unreadable` if it is not one."""
+    sequence, _, snapshot = key.rpartition("/")[2].removesuffix(".json").partition("-")
+    if not (sequence.isdecimal() and snapshot.isdecimal() and key.endswith(".json")):
+        raise Unreadable(f"The object {key} lies in the ledger and is none of its landings. Move it elsewhere.")
+    return int(snapshot), int(sequence)
 
 
 def encode_entry(table: str, snapshot: Snapshot, landing: Landing) -> bytes:
@@ -164,8 +176,8 @@ def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
     if entry.table != table or ledger_key(table, entry.snapshot, entry.sequence) != key:
         raise Unreadable(f"The ledger object {key} is about another table or snapshot.")
     try:
-        watermark = from_text(entry.watermark.kind, entry.watermark.value) if entry.watermark else None
-    except (ValueError, ArithmeticError) as error:
+        watermark = _value(entry.watermark) if entry.watermark else None
+    except _NO_VALUE as error:
         raise Unreadable(f"The watermark of {key} cannot be read: {error}.") from None
     landing = Landing(
         token=entry.token,
@@ -197,6 +209,12 @@ def _units(body: bytes, where: str) -> tuple[Share, ...]:
 def _watermark(reached: Reached) -> _Watermark:
     assert reached.watermark is not None  # noqa: S101 - for the type checker; both callers have looked
     return _Watermark(*to_text(reached.watermark))
+
+
+def _value(watermark: _Watermark) -> Value:
+    value = from_text(watermark.kind, watermark.value)
+    to_text(value)  # which refuses what no landing can have said
+    return value
 
 
 def _json(value: object) -> str:

@@ -60,7 +60,7 @@ class ArrowStager(Generic[Part]):
             for number, part in enumerate(self.split(share))
         ]
         context = self.session.sparkContext
-        iceberg, name, read = self.table.load(), _name(token, self.ids), self.read
+        iceberg, name, read = self.table.seen(), _name(token, self.ids), self.read
         target = target_of(iceberg)
 
         def task(parts: Iterable[tuple[Unit, int, Part]]) -> Iterator[Wrote]:
@@ -89,14 +89,20 @@ class FrameStager:
 
     async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[NewFiles]:
         """Write the frame's rows as data files that no snapshot has."""
-        iceberg, name = self.table.load(), _name(token, self.ids)
+        iceberg, name = self.table.seen(), _name(token, self.ids)
         target = target_of(iceberg)
 
-        def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield pickled(write_batches(target, attempt(name), batches))
-
         def run() -> list[Wrote]:
-            return [unpickled(row.wrote) for row in self.frame(shares).mapInArrow(task, "wrote binary").collect()]
+            frame = self.frame(shares)
+            names = frame.columns
+
+            def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                named = (batch.rename_columns(names) for batch in batches)
+                yield pickled(write_batches(target, attempt(name), named))
+
+            # By numbers: Spark's own way to its columns loses those with a dot in their names.
+            numbered = frame.toDF(*(str(number) for number in range(len(names))))
+            return [unpickled(row.wrote) for row in numbered.mapInArrow(task, "wrote binary").collect()]
 
         return _staged(_run(run, self.table.name), shares, iceberg, self.change, token, reached, fence)
 
@@ -142,7 +148,7 @@ def filesystem_of(table: Iceberg, uri: str) -> tuple[FileSystem, str]:
 
 def still_good(table: IcebergTable, staged: Staged[NewFiles], at: Head) -> bool:
     """Whether files that were staged for an earlier head may be published at this one."""
-    return staged.at.sweep == at.sweep and table.load().metadata.default_spec_id == staged.rows.spec_id
+    return staged.at.sweep == at.sweep and table.seen().metadata.default_spec_id == staged.rows.spec_id
 
 
 def _staged(
@@ -179,8 +185,8 @@ def _run(job: Callable[[], list[Wrote]], table: str) -> list[Wrote]:
         return job()
     except (PySparkException, Py4JJavaError) as error:
         raise StagingFailed(
-            f"The tasks that write rows for {table} failed: {_reason(error)} Nothing was published; mend the "
-            "cause and run it again."
+            f"The tasks that write rows for {table} failed: {_reason(error)}. Nothing was published; mend the cause "
+            "and run it again."
         ) from error
 
 
@@ -189,7 +195,8 @@ def _reason(error: Exception) -> str:
     said = str(error)
     inside = said.rpartition("Traceback (most recent call last):")[2].partition("\n\n")[0]
     lines = [line.strip() for line in inside.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line.startswith("at ")), type(error).__name__)
+    last = next((line for line in reversed(lines) if not line.startswith("at ")), type(error).__name__)
+    return last.rstrip(".")
 
 
 def _name(token: str, ids: Ids) -> str:

@@ -14,6 +14,7 @@ from lakehead.lake.documents import (
     kept_at,
     ledger_folder,
     ledger_key,
+    ledger_place,
 )
 from lakehead.lake.landing import Share, Snapshot
 from lakehead.storage.port import Store
@@ -37,6 +38,11 @@ class StoreLedger:
         key = ledger_key(table, snapshot, sequence)
         found = await self.store.get(key)
         return None if found is None else decode_entry(table, key, found.body)
+
+    async def sequences(self, table: str) -> dict[int, int]:
+        """The sequence number of every landing that was settled, by its snapshot; also of those rolled back since."""
+        places = [ledger_place(entry.key) async for page in self.store.list(ledger_folder(table)) for entry in page]
+        return dict(places)
 
     async def landings(self, table: str) -> AsyncIterator[Snapshot]:
         """Every landing of the table that was settled, oldest first; also those that were rolled back since."""

@@ -1,7 +1,8 @@
 """MERGE through a branch: Spark merges where no reader looks, and the branch becomes main in one commit."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.table.refs import SnapshotRefType
@@ -9,6 +10,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lakehead.clock import Clock, SystemClock
 from lakehead.ids import Ids
 from lakehead.lake.commits import empty, set_ref
 from lakehead.lake.landing import Fence, Head, Landing, Reached, Share
@@ -16,9 +18,13 @@ from lakehead.lake.lane import StagingFailed
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.rows import Branch
 from lakehead.lake.table import IcebergTable
+from lakehead.spark.reasons import reason_of
 
 BRANCH = "lakehead_"
-"""What the names of our branches begin with. A branch that has been there for long was left by a crash."""
+"""What the names of our branches begin with. The moment when one was made follows, in milliseconds: a branch that has
+been there for long was left by a crash, and its head is as old as the snapshot that it was made at."""
+
+_NAMED = re.compile(f"{BRANCH}([0-9]+)_[0-9a-f]+")
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -35,6 +41,8 @@ class MergeStager:
     merge: Callable[[SparkSession, str, Sequence[Share]], None]
     """Makes the table that it is given the name of what it should be, in one statement. It may scan its source twice:
     the source must be a table, never something live."""
+
+    clock: Clock = field(default_factory=SystemClock)
 
     async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Branch]:
         """Merge into a new branch that starts at exactly where the table was fenced.
@@ -54,7 +62,8 @@ class MergeStager:
 
     def create(self, at: Head) -> str:
         """Make a branch at the fenced head, under a name that nobody ever used."""
-        snapshot, name = at.snapshot, f"{BRANCH}{self.ids.uuid().replace('-', '')}"
+        snapshot, made_at = at.snapshot, self.clock.now_ns() // 1_000_000
+        name = f"{BRANCH}{made_at}_{self.ids.uuid().replace('-', '')}"
         if snapshot is None:
             self.table.commit(at, lambda table: (empty(table, {}), ()))
             raise Moved(f"The table {self.table.name} had no snapshot to make a branch of. It has an empty one now.")
@@ -72,7 +81,7 @@ class MergeStager:
             self.merge(self.session, target, shares)
         except (PySparkException, Py4JJavaError) as error:
             raise StagingFailed(
-                f"Merging into {self.table.name} failed: {first_line(error)} Nothing was published."
+                f"Merging into {self.table.name} failed: {reason_of(error)}. Nothing was published."
             ) from error
         finally:
             for key in properties:
@@ -88,9 +97,8 @@ class MergeStager:
         if ref is None:
             raise AuditFailed(f"The branch {branch} of {self.table.name} was dropped during a merge. Run it again.")
         if ref.snapshot_id == at.snapshot:  # the merge had nothing to do; the units are done all the same
-            update = table.transaction().update_snapshot(snapshot_properties=dict(properties), branch=branch)
-            updates, requirements = update.fast_append()._commit()  # noqa: SLF001 - see `commits.empty`
-            table = self.table.commit(at, lambda _: (updates, requirements))
+            untouched = AssertRefSnapshotId(ref=branch, snapshot_id=at.snapshot)
+            table = self.table.commit(at, lambda table: (empty(table, properties, branch), (untouched,)))
         head = table.metadata.refs[branch].snapshot_id
         snapshot = table.metadata.snapshot_by_id(head)
         if snapshot is None or snapshot.parent_snapshot_id != at.snapshot:
@@ -101,6 +109,7 @@ class MergeStager:
         return Branch(branch, head)
 
 
-def first_line(error: Exception) -> str:
-    """What went wrong, without Java's stack."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def branch_made_at(name: str) -> int | None:
+    """When a branch of ours was made, in milliseconds since the epoch; None if its name does not tell."""
+    found = _NAMED.fullmatch(name)
+    return int(found[1]) if found else None

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.update import AssertTableUUID
 
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
@@ -37,9 +38,10 @@ class IcebergTable:
         self.name = name
         self._ledger = ledger
         try:
-            metadata = catalog.load_table(name).metadata
+            self._seen = catalog.load_table(name)
         except NoSuchTableError:
             raise Misconfigured(f"There is no table {name} in the catalog {catalog.name}. Create it first.") from None
+        metadata = self._seen.metadata
         if metadata.format_version < FORMAT_VERSION:
             raise Misconfigured(
                 f"The table {name} has format version {metadata.format_version}. Landings need 2 or later: "
@@ -63,7 +65,12 @@ class IcebergTable:
                 f"The table {self.name} was replaced while it was in use: it is {table.metadata.table_uuid} now, and "
                 f"was {self._uuid}. Start again to land in the new one."
             )
+        self._seen = table
         return table
+
+    def seen(self) -> Iceberg:
+        """The table as it was last loaded: good for what does not change under a landing, like where its files go."""
+        return self._seen
 
     async def head(self) -> Head:
         """Where the table stands now."""
@@ -71,18 +78,19 @@ class IcebergTable:
 
     async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
         """The snapshots after one up to another, oldest first, with the landings they brought."""
-        metadata = self.load().metadata
+        metadata = self._seen.metadata
+        if upto is None or metadata.snapshot_by_id(upto) is None:
+            metadata = self.load().metadata
         chain: list[Snapshot] = []
         at = upto
         while at is not None and at != after:
             found = metadata.snapshot_by_id(at)
             if found is None:
                 break
-            summary = found.summary.additional_properties if found.summary else {}
-            chain.append(await self._told(Snapshot(at, found.parent_snapshot_id, found.sequence_number or 0), summary))
+            chain.append(await self.told(found))
             at = found.parent_snapshot_id
-        if at != after:
-            raise HistoryBroken(self._broken(metadata, after, upto, gap=at))
+        if at != after or (at is None and not _begins(chain)):
+            raise HistoryBroken(self._broken(metadata, after, upto, gap=at or (chain[-1].id if chain else None)))
         return chain[::-1]
 
     async def publish(self, staged: Staged[NewFiles | Branch], at: Head) -> None:
@@ -129,7 +137,13 @@ class IcebergTable:
             f"its main branch ({refused}). Nothing was published; try again later."
         )
 
-    async def _told(self, snapshot: Snapshot, summary: dict[str, str]) -> Snapshot:
+    async def told(self, found: IcebergSnapshot) -> Snapshot:
+        """A snapshot in our words, with the landing that it says it is.
+
+        Raises `HistoryBroken` if nobody knows any more which units it brought.
+        """
+        snapshot = Snapshot(found.snapshot_id, found.parent_snapshot_id, found.sequence_number or 0)
+        summary = found.summary.additional_properties if found.summary else {}
         said = from_summary(summary, f"snapshot {snapshot.id} of {self.name}")
         if said is None:
             return snapshot
@@ -173,6 +187,15 @@ class IcebergTable:
             f"cut off at {gap}, after snapshot {after}, up to which its landings are settled. Nothing is landed until "
             f"you decide. Expire snapshots with lakehead, which keeps the last landing; {accept}."
         )
+
+
+def _begins(chain: Sequence[Snapshot]) -> bool:
+    """Whether snapshots, newest first, go back to before the first landing.
+
+    That the oldest has no parent is not enough: PyIceberg's expiry takes the parent from the oldest that it keeps.
+    """
+    landings = [snapshot.landing for snapshot in chain if snapshot.landing is not None]
+    return landings[-1].before is None if landings else not chain or chain[-1].sequence <= 1
 
 
 def head_of(metadata: TableMetadata) -> Head:

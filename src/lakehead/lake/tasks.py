@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 from pyarrow.fs import FileSystem
 from pyspark import TaskContext
 
@@ -63,11 +64,17 @@ def write_batches(target: Target, name: str, batches: Iterable[pa.RecordBatch]) 
 def read_columns(
     filesystem: FileSystem, columns: list[str], files: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of the data files whose paths come in."""
+    """Some columns of the data files whose paths come in. What Spark has no type for, as a uuid, comes as bytes."""
     for batch in files:
         for path in batch.column("path").to_pylist():
             with filesystem.open_input_file(path) as source:
-                yield from pq.ParquetFile(source).iter_batches(columns=columns)
+                for rows in pq.ParquetFile(source).iter_batches(columns=columns):
+                    yield pa.RecordBatch.from_arrays([_for_spark(column) for column in rows.columns], rows.schema.names)
+
+
+def _for_spark(column: pa.Array) -> pa.Array:
+    plain = column.storage if isinstance(column.type, pa.BaseExtensionType) else column
+    return plain.cast(pa.binary()) if kinds.is_fixed_size_binary(plain.type) else plain
 
 
 def attempt(name: str) -> str:
