@@ -1,6 +1,7 @@
 """What the landing protocol asks of a table, of the state, of the ledger and of whoever writes the rows."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -99,4 +100,12 @@ class Stager(Protocol[Rows]):
 
     def still_good(self, staged: Staged[Rows], at: Head) -> bool:
         """Whether rows staged for an earlier head may be published at this one."""
+        ...
+
+
+class Turns(Protocol):
+    """Keeps long work on a table from starving. Correctness never depends on it."""
+
+    def at(self, table: str, name: str) -> AbstractAsyncContextManager[None]:
+        """Have the turn at the table of this uuid. Raises `Unavailable` if somebody else has it all the time."""
         ...

@@ -9,6 +9,7 @@ thread of their table.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -16,7 +17,7 @@ from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Random
 from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Pointer, Reached, Unit, token_of
-from lakehead.lake.ports import HistoryBroken, Ledger, Moved, Progress, Rows, Staged, Stager, Table
+from lakehead.lake.ports import HistoryBroken, Ledger, Moved, Progress, Rows, Staged, Stager, Table, Turns
 from lakehead.storage.backoff import Backoff
 
 Audit = Callable[[Staged[Rows]], None]
@@ -36,6 +37,9 @@ class Lander(Generic[Rows]):
     clock: Clock
     random: Random
     backoff: Backoff
+    turns: Turns | None = None
+    """For landings that have to be done all over when others are faster, as merges: they wait for their turn, and then
+    others wait for them. Default: none, which suits appends."""
 
     async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
         """Land what of these units has not landed. On return, all that we hold the lease of are in the table.
@@ -43,6 +47,13 @@ class Lander(Generic[Rows]):
         Returns the landing that was published here, or None where nothing was left to do. Raises `HistoryBroken` or
         `UnitsGone` where an operator must decide, `AuditFailed`, and `Unavailable` when others were faster each time.
         """
+        async with AsyncExitStack() as turn:
+            if self.turns is not None:
+                with suppress(Unavailable):  # Whoever has it for so long may have died: we go on without.
+                    await turn.enter_async_context(self.turns.at(self.table.uuid, self.pipeline))
+            return await self._land(units, reached)
+
+    async def _land(self, units: Sequence[Unit], reached: Reached) -> Landing | None:
         staged: Staged[Rows] | None = None
         for pause in self.backoff.pauses(self.random):
             if pause:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.run import config_command, maintain, state
 from lakehead.run.doctor import doctor
 from lakehead.storage.keys import InvalidKey
 
@@ -36,6 +37,9 @@ def lakehead(
 
 
 app.command()(doctor)
+app.add_typer(config_command.app, name="config")
+app.add_typer(maintain.app, name="maintain")
+app.add_typer(state.app, name="state")
 
 
 def main() -> None:

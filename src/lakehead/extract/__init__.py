@@ -1,0 +1,1 @@
+"""Tables pulled from databases: planned in slices, read, landed raw, merged."""

@@ -1,0 +1,1 @@
+"""Which windows of a table are read: decided from what is known, without touching anything."""

@@ -1,0 +1,99 @@
+"""From where, and up to where, a table is read."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lakehead.errors import Misconfigured
+from lakehead.extract.planning.axis import Axis, Kind, another_kind, kind_of
+from lakehead.extract.planning.windows import Bound
+from lakehead.state.model import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a source tells of a column and of itself, all of it before the first row is read."""
+
+    now: datetime
+    """The source's own time. With a zone, or without one as the source writes such columns."""
+
+    oldest_open: datetime | None = None
+    """When the oldest transaction began that may still commit rows; None if there is none or the source cannot tell."""
+
+    lowest: Value | None = None
+    """The column's first value. None: not asked, or no rows."""
+
+    highest: Value | None = None
+    """The column's last value. None: not asked, or no rows. A column that follows no clock is read up to it."""
+
+
+def lower_bound(
+    kind: Kind, *, stored: Value | None, initial: Value | None, lag_seconds: int, rereads: bool
+) -> Bound | None:
+    """Where reading starts: at the stored watermark, or the initial one, less the lag. None: at the first value.
+
+    A merge takes a row twice without harm, so it begins at the watermark itself and as far before it as the lag says:
+    rows that were committed late are found. Whatever must not read a row twice (`rereads` is false) begins exactly
+    where the last reading ended.
+    """
+    start = stored if stored is not None else initial
+    if start is None:
+        return None
+    if kind is Kind.TEXT:
+        if not isinstance(start, str):
+            raise another_kind(kind, start)
+        lowered: Value = start
+    else:
+        axis = Axis.through(kind, start)
+        tick = axis.tick(start)
+        lowered = axis.value(axis.back(tick, lag_seconds) if rereads else tick)
+    # Readings by the clock end before their watermark, others with it.
+    return Bound(lowered, included=rereads or stored is None or kind.follows_the_clock)
+
+
+def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
+    """Where reading ends, and the next one starts. None: there is nothing to read.
+
+    By the clock, it is the source's time or the start of its oldest open transaction, whichever is earlier, less the
+    lag, and not included: rows of that moment may still come. A date is read when it is over. Columns that follow no
+    clock are read up to and with their highest value.
+    """
+    if not kind.follows_the_clock:
+        if reach.highest is None:
+            return None
+        if kind_of(reach.highest) is not kind and not (kind is Kind.DECIMAL and isinstance(reach.highest, int)):
+            raise another_kind(kind, reach.highest)
+        return Bound(reach.highest, included=True)
+    moments = [_moment(kind, moment) for moment in (reach.now, reach.oldest_open) if moment is not None]
+    axis = Axis(Kind.TIMESTAMPTZ if kind is Kind.TIMESTAMPTZ else Kind.TIMESTAMP)
+    held = axis.value(axis.back(min(map(axis.tick, moments)), lag_seconds))
+    if kind is Kind.DATE and isinstance(held, datetime):
+        return Bound(held.date(), included=False)
+    return Bound(held, included=False)
+
+
+def nothing_between(kind: Kind, lower: Bound | None, upper: Bound, reach: Reach, stored: Value | None) -> bool:
+    """Whether what is known already says that no row is there to be read, or that it is not time to read it."""
+    if kind is Kind.TEXT:
+        # Only equality: the source's collation orders text in its own way.
+        return upper.value == stored
+    axis = Axis.through(kind, stored, upper.value, reach.lowest, reach.highest, lower.value if lower else None)
+    end = axis.tick(upper.value)
+    if stored is not None and end <= axis.tick(stored):
+        return True
+    if lower is not None and not (axis.tick(lower.value) < end or (axis.tick(lower.value) == end and upper.included)):
+        return True
+    if reach.lowest is not None and not upper.included and axis.tick(reach.lowest) >= end:
+        return True
+    return lower is not None and reach.highest is not None and axis.tick(reach.highest) < axis.tick(lower.value)
+
+
+def _moment(kind: Kind, moment: datetime) -> datetime:
+    """The moment as a column of this kind would have it."""
+    if kind is Kind.TIMESTAMPTZ:
+        if moment.tzinfo is None:
+            raise Misconfigured(
+                "The source tells its time without a zone, and the watermark column has one. Ask the source for its "
+                "time with a zone."
+            )
+        return moment
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)

@@ -1,0 +1,179 @@
+"""Expiring snapshots, and removing the files that only they held.
+
+The last landing and all after it are kept, whatever their age: from there every fence finds its way. The landings among
+what goes are in the ledger before they go.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyiceberg.table import Table as Iceberg
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyspark.sql import SparkSession
+
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.lake.landing import SnapshotId
+from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.ports import Progress
+from lakehead.lake.protocol import fence
+from lakehead.lake.table import IcebergTable
+from lakehead.maintain.references import References
+from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
+
+AGE = timedelta(days=5)
+AT_ONCE = 500
+"""Snapshots that one statement expires: it names them all."""
+
+MS = timedelta(milliseconds=1)
+
+
+class ExpiryFailed(LakeheadError):
+    """Spark could not expire snapshots. Those that it had expired before are gone, and the others are all there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What an expiry has removed, or would remove."""
+
+    table: str
+    snapshots: tuple[SnapshotId, ...] = ()
+    """Oldest first."""
+
+    files: int = 0
+    """Data and delete files, manifests and manifest lists that only these snapshots held."""
+
+    kept: int = 0
+    no_landing: bool = False
+    """Whether the history of main that is left holds no landing. Then all of it is kept: where it may be cut off is not
+    known."""
+
+
+async def expire(
+    table: IcebergTable,
+    session: SparkSession,
+    progress: Progress,
+    ledger: StoreLedger,
+    clock: Clock,
+    *,
+    older_than: timedelta = AGE,
+    min_snapshots: int = 1,
+    dry_run: bool = False,
+) -> Expired:
+    """Expire snapshots that are older than that, with the files that only they held.
+
+    Kept are main's last landing and all after it, whatever a branch or tag points at, the newest `min_snapshots` of
+    every branch, and what a branch's own settings keep. Snapshots that no branch leads to go by their age alone. Raises
+    `HistoryBroken` where the table's landings cannot be settled first, and `ExpiryFailed`.
+    """
+    if not dry_run:
+        await fence(table, progress, ledger)
+    iceberg = table.load()
+    main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
+    landing = await _last_landing(table, main)
+    old = _old(iceberg.metadata, clock.now_ns() // 1_000_000, older_than // MS, min_snapshots, landing)
+    if dry_run or not old:
+        files = _only_theirs(iceberg, old)
+    else:
+        await _record(table, ledger, main, {snapshot.snapshot_id for snapshot in old})
+        files = sum(
+            _expire(session, table, [snapshot.snapshot_id for snapshot in old[start : start + AT_ONCE]])
+            for start in range(0, len(old), AT_ONCE)
+        )
+    return Expired(
+        table=table.name,
+        snapshots=tuple(snapshot.snapshot_id for snapshot in old),
+        files=files,
+        kept=len(iceberg.metadata.snapshots) - len(old),
+        no_landing=landing is None and bool(main),
+    )
+
+
+def _ancestors(metadata: TableMetadata, ref: str) -> Iterator[IcebergSnapshot]:
+    """From what a reference points at back, as far as the history is there."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    at = metadata.refs[ref].snapshot_id if ref in metadata.refs else None
+    while at is not None and (found := by_id.get(at)) is not None:
+        yield found
+        at = found.parent_snapshot_id
+
+
+async def _last_landing(table: IcebergTable, main: Sequence[IcebergSnapshot]) -> SnapshotId | None:
+    for snapshot in main:
+        if (await table.told(snapshot)).landing is not None:
+            return snapshot.snapshot_id
+    return None
+
+
+async def _record(
+    table: IcebergTable, ledger: StoreLedger, main: Sequence[IcebergSnapshot], going: set[SnapshotId]
+) -> None:
+    """Make sure that the landings of main that go are in the ledger, and that it is the one of those before them."""
+    known = await ledger.sequences(table.uuid)
+    first = True
+    for one in reversed(main):
+        if not first and (one.snapshot_id not in going or one.snapshot_id in known):
+            continue
+        snapshot = await table.told(one)
+        if snapshot.landing is None:
+            continue
+        before = snapshot.landing.before
+        if first and before is not None and before not in known:
+            raise Misconfigured(
+                f"The ledger does not have landing {before} of table {table.name}, whose snapshot is gone. Is it "
+                "another ledger than that of the landings? Nothing was expired."
+            )
+        first = False
+        if one.snapshot_id in going:
+            await ledger.record(table.uuid, snapshot)
+
+
+def _old(
+    metadata: TableMetadata, now_ms: int, age_ms: int, min_snapshots: int, landing: SnapshotId | None
+) -> list[IcebergSnapshot]:
+    """What may go, oldest first."""
+    kept: set[SnapshotId] = set()
+    for name, ref in metadata.refs.items():
+        kept.add(ref.snapshot_id)
+        if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
+            needed = name == MAIN_BRANCH
+            own_age_ms = max(age_ms, ref.max_snapshot_age_ms or 0)
+            for number, snapshot in enumerate(_ancestors(metadata, name)):
+                counted = number < max(min_snapshots, ref.min_snapshots_to_keep or 0)
+                if needed or counted or snapshot.timestamp_ms >= now_ms - own_age_ms:
+                    kept.add(snapshot.snapshot_id)
+                needed = needed and snapshot.snapshot_id != landing
+    old = [one for one in metadata.snapshots if one.snapshot_id not in kept and one.timestamp_ms < now_ms - age_ms]
+    return sorted(old, key=lambda snapshot: snapshot.sequence_number or 0)
+
+
+def _only_theirs(table: Iceberg, old: Sequence[IcebergSnapshot]) -> int:
+    """How many files only these snapshots hold. Reads every manifest: where files are removed, Spark counts them."""
+    if not old:
+        return 0
+    going = {snapshot.snapshot_id for snapshot in old}
+    references = References()
+    theirs = references.held(table, old)
+    return len(
+        theirs - references.held(table, [one for one in table.metadata.snapshots if one.snapshot_id not in going])
+    )
+
+
+def _expire(session: SparkSession, table: IcebergTable, snapshots: Sequence[SnapshotId]) -> int:
+    """Expire snapshots; how many files went with them."""
+    # Without a moment it would also expire by the table's own age, and not keep our landing.
+    ids = ", ".join(f"{snapshot}L" for snapshot in snapshots)
+    try:
+        counted = session.sql(
+            f"CALL `{table.catalog.name}`.system.expire_snapshots(table => '{table.name}', "
+            f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({ids}))"
+        ).collect()[0]
+    except SPARKS_ERRORS as error:
+        raise ExpiryFailed(
+            f"Expiring {len(snapshots)} snapshots of {table.name} failed: {reason_of(error)}. Run it again: it goes on "
+            "with what is left."
+        ) from error
+    return sum(counted.asDict().values())

@@ -1,0 +1,1 @@
+"""The configuration of `lakehead run`: what a file may say, and all that is wrong with one, told at once."""

@@ -1,0 +1,134 @@
+"""Rules between the parts of a configuration.
+
+They look at the file as it was written, so that they also speak where another key is wrong.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lakehead.run.config.faults import Fault, path_of
+from lakehead.run.config.parts import REFERENCE
+
+Raw = Mapping[str, Any]
+
+ROOTS = ("raw_root", "final_root", "intermediate")
+CATALOGS = ("jdbc", "rest", "hive", "glue")
+
+_SECRETIVE = re.compile(r"(?i)secret|passw|pwd|token|credential|private.?key|account.?key")
+_INNOCENT = re.compile(r"(?i)(enabled|provider|impl|class|type|path|location|ur[il]|ms)$")
+
+
+def broken_rules(raw: Raw) -> Iterator[Fault]:
+    """Every rule that the file breaks."""
+    nothing: Raw = {"sources": {}, "sinks": {}, "tables": []}
+    yield from (Fault(key, "must not be empty.") for key, empty in nothing.items() if raw.get(key) == empty)
+    yield from _names(raw)
+    yield from _references(raw)
+    yield from _roots(raw)
+    yield from _catalogs(raw)
+    yield from _open_secrets(raw)
+    if "metadata" in raw and "metadata" in _child(raw, "runtime"):
+        yield Fault("runtime.metadata", "is given twice: here and at the top. Keep the one at the top.")
+
+
+def _names(raw: Raw) -> Iterator[Fault]:
+    seen: dict[str, int] = {}
+    for index, table in _tables(raw):
+        words = [table.get("schema"), table.get("table")]
+        name = table.get("name") or ".".join(word for word in words if isinstance(word, str))
+        if not isinstance(name, str) or not name:
+            continue
+        # Catalogs and file systems differ in whether case matters.
+        first = seen.setdefault(name.lower(), index)
+        if first != index:
+            yield Fault(
+                path_of(("tables", index)),
+                f"is called {name}, as tables[{first}] is. Give one of them another name: its key name.",
+            )
+
+
+def _references(raw: Raw) -> Iterator[Fault]:
+    for key, several in (("source", "sources"), ("sink", "sinks")):
+        known = list(_child(raw, several))
+        if not known and key == "sink":
+            known = ["lake"]
+        for index, table in _tables(raw):
+            named = table.get(key)
+            if isinstance(named, str) and named not in known:
+                there = f"There are {', '.join(known)}." if known else f"{several} holds none."
+                yield Fault(path_of(("tables", index, key)), f"names none of {several}. {there}")
+            if named is None and len(known) > 1:
+                yield Fault(
+                    path_of(("tables", index, key)), f"is missing: there are several, {', '.join(known)}. Name one."
+                )
+
+
+def _roots(raw: Raw) -> Iterator[Fault]:
+    runtime = _child(raw, "runtime")
+    modes = {table.get("mode") for _, table in _tables(raw) if isinstance(table.get("mode"), str)}
+    if "scd1" in modes and "intermediate" not in runtime:
+        yield Fault("runtime.intermediate", "is missing: tables of mode scd1 are merged there.")
+    if "full" in modes and runtime.get("finalize_full_refresh", True) and "final_root" not in runtime:
+        yield Fault(
+            "runtime.final_root",
+            "is missing: full refreshes become tables there. Without it, set finalize_full_refresh to false.",
+        )
+    given = [(root, str(runtime[root]).strip().rstrip("/")) for root in ROOTS if root in runtime]
+    for position, (root, place) in enumerate(given):
+        for other, same in given[:position]:
+            if place == same:
+                yield Fault(f"runtime.{root}", f"is the same as {other}. Tables of one name would be one table.")
+
+
+def _catalogs(raw: Raw) -> Iterator[Fault]:
+    taken: dict[str, str] = {}
+    embedded = "sinks" not in raw
+    for name, sink in _children(raw, "sinks"):
+        if sink.get("type") != "iceberg":
+            continue
+        catalog = str(sink.get("catalog", "lake"))
+        first = taken.setdefault(catalog, name)
+        if first != name:
+            yield Fault(
+                path_of(("sinks", name, "catalog")), f"is {catalog}, as that of the sink {first}. Name it otherwise."
+            )
+        properties = _child(sink, "properties")
+        if not properties:
+            embedded = True
+        elif properties.get("type") not in CATALOGS:
+            yield Fault(path_of(("sinks", name, "properties", "type")), f"must be one of {', '.join(CATALOGS)}.")
+    if taken and not embedded and not _child(_child(raw, "runtime"), "ledger").get("url"):
+        yield Fault(
+            "runtime.ledger.url",
+            "is missing: without an embedded catalog it says where landings are recorded.",
+        )
+
+
+def _open_secrets(raw: Raw) -> Iterator[Fault]:
+    places: list[tuple[str, ...]] = [("spark", "conf")]
+    places += [(several, name, "properties") for several in ("sources", "sinks") for name in _child(raw, several)]
+    for place in places:
+        settings: Raw = raw
+        for part in place:
+            settings = _child(settings, part)
+        for key, value in settings.items():
+            if isinstance(value, str) and _SECRETIVE.search(key) and not _INNOCENT.search(key):
+                yield Fault(path_of((*place, key)), f"must not stand in the file. Refer to it: {REFERENCE}.")
+
+
+def _tables(raw: Raw) -> Iterator[tuple[int, Raw]]:
+    tables = raw.get("tables")
+    for index, table in enumerate(tables if isinstance(tables, list) else ()):
+        if isinstance(table, Mapping):
+            yield index, table
+
+
+def _children(raw: Raw, key: str) -> Iterator[tuple[str, Raw]]:
+    for name in _child(raw, key):
+        yield name, _child(_child(raw, key), name)
+
+
+def _child(raw: Raw, key: str) -> Raw:
+    found = raw.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,355 @@
+"""A state that was lost, or a table changed behind Lakehead's back: nothing lands until it is known what has."""
+
+import asyncio
+import gc
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds
+from lakehead.lake.documents import ledger_key
+from lakehead.lake.landing import Landing, Numbers, Reached, Unit
+from lakehead.lake.ports import HistoryBroken
+from lakehead.lake.table import IcebergTable
+from lakehead.maintain.expiry import Expired, expire
+from lakehead.maintain.rebuild import LandingUnknown, Rebuilt, Said, rebuild
+from lakehead.spark.session import build_session, stop_session
+from lakehead.state.model import Mark
+from lakehead.state.opening import open_state
+from tests.lakehouse import Lakehouse
+
+pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars
+
+UNITS = ("unit-a", "unit-b", "unit-c")
+STREAM = "agent/boot"
+
+
+class Later(SystemClock):
+    """The machine's clock in ten days: all that is there has become old."""
+
+    def now_ns(self) -> int:
+        return super().now_ns() + int(timedelta(days=10).total_seconds() * 1e9)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakehouse]:
+    folder = tmp_path_factory.mktemp("rebuild")
+    settings = Lakehouse.settings(folder)
+    session = build_session(settings)
+    lakehouse = Lakehouse(folder, session, settings.catalogs)
+    yield lakehouse
+    lakehouse.close()
+    stop_session(session)
+    gc.collect()
+
+
+def lose_state(house: Lakehouse, where: Path) -> None:
+    """Go on with a database that knows nothing."""
+    house.state.close()
+    house.state = open_state(f"sqlite:///{where}/state.sqlite", SystemClock(), RandomIds())
+
+
+def rebuilt(house: Lakehouse, table: IcebergTable, *, said: Said | None = None, dry_run: bool = False) -> Rebuilt:
+    return asyncio.run(rebuild(table, house.state, house.ledger, said=said, dry_run=dry_run))
+
+
+def expired(house: Lakehouse, table: IcebergTable) -> Expired:
+    return asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, Later()))
+
+
+def snapshots_of(table: IcebergTable) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in table.load().metadata.snapshots]
+
+
+def landed(house: Lakehouse, table: IcebergTable, *units: Unit, reached: Reached) -> Landing | None:
+    ours = house.progress().take(table.uuid, units)
+    numbers = {unit: unit for unit in units}
+    return asyncio.run(house.lander(table).land([numbers[unit] for unit in ours], reached=reached))
+
+
+def expire_all_but_the_head(house: Lakehouse, table: IcebergTable) -> None:
+    """What a nightly job that knows nothing of Lakehead does."""
+    house.session.sql(
+        f"CALL lake.system.expire_snapshots(table => '{table.name}', older_than => TIMESTAMP '2100-01-01 00:00:00')"
+    )
+
+
+def compact(house: Lakehouse, table: IcebergTable) -> None:
+    """A snapshot of somebody else's on top of main."""
+    house.session.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{table.name}', options => map('rewrite-all', 'true'))"
+    )
+
+
+def known(house: Lakehouse, table: IcebergTable, *units: Unit) -> dict[str, object]:
+    """What the state says of a table, but for moments and for who had it."""
+    shards = [
+        shard
+        for generation in {unit.generation for unit in units}
+        for shard in house.state.shards.read(table.uuid, [unit.id for unit in units], generation=generation)
+    ]
+    return {
+        "shards": sorted((shard.unit, shard.generation, shard.state, shard.snapshot) for shard in shards),
+        "watermark": house.state.progress.watermark(table.uuid, Mark.LANDED),
+        "ranges": house.state.landings.ranges(table.uuid, [STREAM]),
+        "pointer": house.state.landings.pointer(table.uuid),
+    }
+
+
+def test_rebuilt_shards_watermarks_numbers_and_pointer_equal_the_lost_ones(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("equal")
+    units = [Unit("a", 0, Numbers(STREAM, 0, 10)), Unit("b", 0, Numbers(STREAM, 5, 20)), Unit("c", 1), Unit("d", 2)]
+    landed(house, table, units[0], reached=Reached(watermark=1))
+    landed(house, table, units[1], units[2], reached=Reached(watermark=2, slice=7, load_date=date(2026, 1, 2)))
+    landed(house, table, units[3], reached=Reached(watermark=1, slice=8))
+    lost = known(house, table, *units)
+    assert lost["watermark"] is not None
+    assert lost["ranges"] == {STREAM: ((0, 20),)}
+
+    lose_state(house, tmp_path)
+    told = rebuilt(house, table)
+
+    assert known(house, table, *units) == lost
+    assert (told.landings, told.units, told.recorded, told.left) == (3, 4, (), ())
+    assert landed(house, table, *units, reached=Reached(watermark=2)) is None
+    assert sum(house.units_in(table).values()) == 40
+
+
+def test_expired_rebuilt_and_redelivered_nothing_lands_twice(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("redelivered")
+    for unit in UNITS:
+        house.land(table, unit)
+    first, second, last = snapshots_of(table)
+
+    assert expired(house, table).snapshots == (first, second)
+    assert snapshots_of(table) == [last]
+    lose_state(house, tmp_path)
+    with pytest.raises(HistoryBroken, match=f"cut off before snapshot {second}.*lakehead state rebuild {table.name}"):
+        house.land(table, *UNITS)
+    told = rebuilt(house, table)
+
+    assert (told.landings, told.pointer.snapshot, told.pointer.last_landing) == (3, last, last)
+    for unit in UNITS:
+        assert house.land(table, unit) is None
+    house.land(table, "unit-d")
+    assert house.units_in(table) == dict.fromkeys([*UNITS, "unit-d"], 10)
+
+
+def test_after_a_rollback_and_a_rebuild_what_was_rolled_back_lands_again(house: Lakehouse) -> None:
+    table = house.create("rolled_back")
+    for unit in UNITS:
+        house.land(table, unit)
+    first, second, third = snapshots_of(table)
+    house.session.sql(f"CALL lake.system.rollback_to_snapshot('{table.name}', {first})")
+
+    with pytest.raises(HistoryBroken, match=f"rolled back or replaced.*{third}.*lakehead state rebuild {table.name}"):
+        house.land(table, "unit-d")
+    assert house.units_in(table) == {"unit-a": 10}
+    told = rebuilt(house, table, dry_run=True)
+    assert (told.landings, told.left) == (1, (second, third))
+    with pytest.raises(HistoryBroken):
+        house.land(table, "unit-d")  # a dry run has changed nothing
+
+    assert rebuilt(house, table) == told
+    for unit in (*UNITS, "unit-d"):
+        house.land(table, unit)
+    assert house.units_in(table) == dict.fromkeys([*UNITS, "unit-d"], 10)
+    assert rebuilt(house, table).left == (second, third), (
+        "the ledger keeps what was rolled back, and knows it from main's"
+    )
+
+
+@pytest.mark.parametrize("statement", ["AS SELECT 'theirs' AS unit, 1L AS number", "(unit string, number bigint)"])
+def test_a_table_that_was_replaced_starts_again_only_after_a_rebuild(house: Lakehouse, statement: str) -> None:
+    name = "replaced_by_rows" if "SELECT" in statement else "replaced_by_nothing"
+    table = house.create(name)
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    (_, settled) = snapshots_of(table)
+    columns, rows = ("", statement) if "SELECT" in statement else (statement, "")
+    house.session.sql(f"CREATE OR REPLACE TABLE lake.t.{name} {columns} USING iceberg {rows}")
+
+    with pytest.raises(HistoryBroken, match=f"{settled}.*lakehead state rebuild {table.name}"):
+        house.land(table, "unit-c")
+    told = rebuilt(house, table)
+
+    assert (told.landings, len(told.left)) == (0, 2)
+    for unit in UNITS:
+        house.land(table, unit)
+    theirs = {"theirs": 1} if rows else {}
+    assert house.units_in(table) == theirs | dict.fromkeys(UNITS, 10)
+
+
+def test_a_table_that_was_dropped_and_made_again_is_another(house: Lakehouse) -> None:
+    table = house.create("dropped")
+    house.land(table, "unit-a")
+    house.session.sql("DROP TABLE lake.t.dropped")
+
+    with pytest.raises(HistoryBroken, match="was dropped while it was in use"):
+        house.land(table, "unit-b")
+    anew = house.create("dropped")
+    with pytest.raises(HistoryBroken, match=f"it is {anew.uuid} now, and was {table.uuid}"):
+        house.land(table, "unit-b")
+
+    assert house.units_in(anew) == {}
+    house.land(anew, "unit-a")
+    assert house.units_in(anew) == {"unit-a": 10}
+
+
+def test_an_expiry_by_somebody_else_stops_landings_until_the_state_is_rebuilt(house: Lakehouse) -> None:
+    table = house.create("expired_by_others")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    settled = snapshots_of(table)[-1]
+    compact(house, table)
+    compact(house, table)
+    expire_all_but_the_head(house, table)
+
+    with pytest.raises(HistoryBroken, match=f"expired snapshots of table {table.name}.*{settled}.*state rebuild"):
+        house.land(table, "unit-c")
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
+    told = rebuilt(house, table)
+
+    assert (told.landings, told.pointer.last_landing) == (2, settled)
+    for unit in UNITS:
+        house.land(table, unit)
+    assert house.units_in(table) == dict.fromkeys(UNITS, 10)
+
+
+def test_after_a_rollback_and_somebody_elses_expiry_the_landing_that_main_has_is_the_last(house: Lakehouse) -> None:
+    table = house.create("rolled_back_and_expired")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    first, second = snapshots_of(table)
+    house.session.sql(f"CALL lake.system.rollback_to_snapshot('{table.name}', {first})")
+    compact(house, table)
+    compact(house, table)
+    expire_all_but_the_head(house, table)
+
+    told = rebuilt(house, table)
+
+    assert (told.pointer.last_landing, told.left) == (first, (second,))
+    house.land(table, "unit-b")
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
+
+
+def test_where_nothing_tells_the_last_landing_the_operator_decides(house: Lakehouse) -> None:
+    forget = "'write.metadata.previous-versions-max'='1', 'write.metadata.delete-after-commit.enabled'='true'"
+    table = house.create("forgotten", more=f"TBLPROPERTIES ({forget})")
+    house.land(table, "unit-a")
+    (landing,) = snapshots_of(table)
+    compact(house, table)
+    compact(house, table)
+    expire_all_but_the_head(house, table)
+    house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('a'='b')")
+    before = house.state.landings.pointer(table.uuid)
+
+    with pytest.raises(LandingUnknown, match=f"--last-landing {landing}"):
+        rebuilt(house, table)
+    with pytest.raises(LandingUnknown):
+        rebuilt(house, table, said=Said(17))
+    assert house.state.landings.pointer(table.uuid) == before
+
+    assert rebuilt(house, table, said=Said(landing)).landings == 1
+    assert house.land(table, "unit-a") is None
+    house.land(table, "unit-b")
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
+
+
+def test_a_history_cut_off_by_pyiceberg_is_not_taken_for_a_whole_one(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("cut_off")
+    for unit in UNITS:
+        house.land(table, unit)
+    first, second, last = snapshots_of(table)
+    table.load().maintenance.expire_snapshots().by_ids([first, second]).commit()
+    assert table.load().metadata.snapshots[0].parent_snapshot_id is None
+    lose_state(house, tmp_path)
+
+    with pytest.raises(HistoryBroken, match=f"cut off before snapshot {last}"):
+        house.land(table, "unit-a")
+    assert rebuilt(house, table).landings == 3
+    assert house.land(table, "unit-a") is None
+
+
+def test_a_compaction_on_top_of_what_pyiceberg_cut_off_is_followed_through_older_metadata(house: Lakehouse) -> None:
+    table = house.create("cut_off_and_compacted")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    first, second = snapshots_of(table)
+    compact(house, table)
+    table.load().maintenance.expire_snapshots().by_ids([first, second]).commit()
+
+    told = rebuilt(house, table)
+
+    assert (told.landings, told.pointer.last_landing) == (2, second)
+
+
+def test_a_landing_that_is_nowhere_stops_a_rebuild(house: Lakehouse) -> None:
+    table = house.create("nowhere")
+    for unit in UNITS:
+        house.land(table, unit)
+    first, second, _ = table.load().metadata.snapshots
+    expired(house, table)
+    house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')")
+    lost = ledger_key(table.uuid, second.snapshot_id, second.sequence_number or 0)
+    asyncio.run(house.ledger.store.delete(lost))
+    before = house.state.landings.pointer(table.uuid)
+
+    with pytest.raises(LandingUnknown, match=f"landing {second.snapshot_id}.*neither in a snapshot nor in the ledger"):
+        rebuilt(house, table)
+
+    assert house.state.landings.pointer(table.uuid) == before
+    assert first.snapshot_id not in snapshots_of(table)
+
+
+def test_a_landing_that_nobody_settled_goes_to_the_ledger_before_the_state_is_past_it(house: Lakehouse) -> None:
+    table = house.create("unsettled")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    second = table.load().metadata.snapshots[-1]
+    key = ledger_key(table.uuid, second.snapshot_id, second.sequence_number or 0)
+    asyncio.run(house.ledger.store.delete(key))
+
+    assert rebuilt(house, table, dry_run=True).recorded == (second.snapshot_id,)
+    assert asyncio.run(house.ledger.store.get(key)) is None
+    assert rebuilt(house, table).recorded == (second.snapshot_id,)
+    assert asyncio.run(house.ledger.store.get(key)) is not None
+
+
+def test_a_table_with_a_history_of_its_own_can_be_adopted(house: Lakehouse) -> None:
+    house.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
+    house.session.sql("CREATE TABLE lake.t.adopted USING iceberg AS SELECT 'theirs' AS unit, 1L AS number")
+    house.session.sql("INSERT INTO lake.t.adopted VALUES ('theirs', 2)")
+    table = house.table("adopted")
+    expire_all_but_the_head(house, table)
+
+    with pytest.raises(HistoryBroken, match="lakehead state rebuild"):
+        house.land(table, "unit-a")
+    assert rebuilt(house, table).landings == 0
+
+    house.land(table, "unit-a")
+    assert house.units_in(table) == {"theirs": 2, "unit-a": 10}
+
+
+def test_a_backup_brought_back_is_put_right_by_a_rebuild(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("restored")
+    house.land(table, "unit-a")
+    database = house.state.database.engine.url.database or ""
+    with closing(sqlite3.connect(database)) as now, closing(sqlite3.connect(tmp_path / "state.sqlite")) as kept:
+        now.backup(kept)
+    house.land(table, "unit-b")
+    house.land(table, "unit-c")
+    expired(house, table)
+    lose_state(house, tmp_path)
+
+    with pytest.raises(HistoryBroken):
+        house.land(table, "unit-b")
+    rebuilt(house, table)
+
+    assert house.land(table, "unit-b") is None
+    assert house.units_in(table) == dict.fromkeys(UNITS, 10)

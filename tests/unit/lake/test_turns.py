@@ -1,0 +1,95 @@
+"""Turns at a table: long work waits for its turn and has it to itself, and nobody waits for ever."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lakehead.clock import SystemClock
+from lakehead.errors import Unavailable
+from lakehead.ids import RandomIds, system_random
+from lakehead.lake.landing import BEGINNING, Head, Landing, Pointer, Share, Unit
+from lakehead.lake.ports import Staged
+from lakehead.lake.protocol import Lander
+from lakehead.lake.turns import KIND, Turns
+from lakehead.state.opening import open_state
+from lakehead.state.state import State
+from lakehead.storage.backoff import Backoff
+
+TABLE = "table"
+
+
+def turns(state: State, owner: str) -> Turns:
+    impatient = Backoff(attempts=3, first_seconds=0.001, cap_seconds=0.001)
+    return Turns(state=state, owner=owner, clock=SystemClock(), random=system_random(), patience=impatient)
+
+
+class Scene:
+    """The smallest table, progress, ledger and stager: one unit that is landed once."""
+
+    uuid = TABLE
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.main: int | None = None
+        self.holders: list[str | None] = []
+
+    async def head(self) -> Head:
+        return Head(self.main, None)
+
+    async def pointer(self, _table: str) -> Pointer:
+        return BEGINNING if self.main is None else Pointer(self.main, self.main)
+
+    async def plan(self, _table: str, *, at: int | None, units: list[Unit]) -> list[Share] | None:
+        return [Share(unit) for unit in units] if at is None else []
+
+    async def stage(self, shares: list[Share], *, token: str, reached: object, fence: object) -> Staged[None]:
+        del reached, fence
+        holder = self.state.leases.holder(KIND, table=TABLE)
+        self.holders.append(holder[0] if holder else None)
+        return Staged(None, Landing(token, tuple(shares)), Head(None, None))
+
+    async def publish(self, _staged: Staged[None], _at: Head) -> None:
+        self.main = 1
+
+
+def lander(scene: Scene, owner: str) -> Lander[None]:
+    return Lander(
+        pipeline="pipeline",
+        table=scene,  # type: ignore[arg-type] # it is all of them
+        progress=scene,  # type: ignore[arg-type] # as above
+        ledger=scene,  # type: ignore[arg-type] # as above
+        stager=scene,  # type: ignore[arg-type] # as above
+        clock=SystemClock(),
+        random=system_random(),
+        backoff=Backoff(),
+        turns=turns(scene.state, owner),
+    )
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(open_state(f"sqlite:///{tmp_path}/state.sqlite", SystemClock(), RandomIds()))
+
+
+def test_a_landing_has_the_turn_while_it_stages_and_gives_it_back(scene: Scene) -> None:
+    asyncio.run(lander(scene, "merger").land([Unit("u")]))
+
+    assert scene.holders == ["merger"]
+    assert scene.state.leases.holder(KIND, table=TABLE) is None
+    scene.state.close()
+
+
+def test_a_landing_goes_on_without_its_turn_when_somebody_keeps_it(scene: Scene) -> None:
+    async def both() -> None:
+        async with turns(scene.state, "compaction").at(TABLE, "t"):
+            await lander(scene, "merger").land([Unit("u")])
+            with pytest.raises(Unavailable, match="Somebody else is at work"):
+                async with turns(scene.state, "another compaction").at(TABLE, "t"):
+                    pass
+
+    asyncio.run(both())
+
+    assert scene.main == 1
+    assert scene.holders == ["compaction"]
+    scene.state.close()

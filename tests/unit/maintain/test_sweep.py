@@ -1,0 +1,42 @@
+"""What a sweep knows of a file by its name and its first bytes."""
+
+import gzip
+
+import pytest
+
+from lakehead.lake.merge import BRANCH, branch_made_at
+from lakehead.maintain.sweep import _is_referenced, _uuid_of
+
+UUID = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
+
+
+def test_the_uuid_of_a_metadata_file_stands_at_its_beginning_plain_or_gzipped() -> None:
+    body = b'{"format-version" : 2,\n "table-uuid" : "%s", "location": "%s"}' % (UUID.encode(), b"x" * 9000)
+
+    assert _uuid_of(body[:4096]) == UUID
+    assert _uuid_of(gzip.compress(body)[:4096]) == UUID
+    assert _uuid_of(b"") is None
+    assert _uuid_of(b"nobody's") is None
+
+
+def test_a_checksum_belongs_to_the_file_beside_it() -> None:
+    referenced = {"/t/data/a.parquet"}
+
+    assert _is_referenced("/t/data/a.parquet", referenced)
+    assert _is_referenced("/t/data/.a.parquet.crc", referenced)
+    assert not _is_referenced("/t/data/.b.parquet.crc", referenced)
+    assert not _is_referenced("/t/other/.a.parquet.crc", referenced)
+    assert not _is_referenced("/t/data/a.parquet.crc", referenced)
+
+
+@pytest.mark.parametrize(
+    ("name", "made_at"),
+    [
+        (f"{BRANCH}1700000000000_0123abcdef", 1_700_000_000_000),
+        (f"{BRANCH}0123abcdef", None),
+        (f"{BRANCH}1700000000000_theirs!", None),
+        ("theirs_1700000000000_0123", None),
+    ],
+)
+def test_the_name_of_a_branch_tells_when_it_was_made(name: str, made_at: int | None) -> None:
+    assert branch_made_at(name) == made_at

@@ -1,0 +1,189 @@
+"""`lakehead config`: the schema, the check, the exit codes, and no JVM."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehead.run.config.config import Config, json_schema
+from tests.unit.run.config_files import SMALL, changed, written
+
+ROOT = Path(__file__).parents[3]
+LAKEHEAD = Path(sys.executable).with_name("lakehead")
+EXAMPLES = ROOT / "examples" / "conf"
+
+WITHOUT_SPARK = """
+import sys
+from lakehead.run.main import main
+code = 0
+try:
+    main()
+except SystemExit as error:
+    code = error.code
+loaded = {"pyspark", "py4j", "pyiceberg"} & {name.partition(".")[0] for name in sys.modules}
+sys.exit(f"loaded {loaded}" if loaded else code)
+"""
+
+
+def lakehead(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([LAKEHEAD, "config", *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def without_spark(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """The same, with no Java in reach, and an error if anything of Spark is so much as loaded."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, "config", *arguments],
+        env={"PATH": "", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("name", ["shop.json", "shop.toml"])
+def test_a_configuration_that_is_right_is_ok_and_its_secrets_need_not_be_there(name: str) -> None:
+    done = without_spark("check", EXAMPLES / name)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "ok: 2 tables (1 full, 1 scd1), 1 source, 1 sink\n"
+
+
+def test_three_faults_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Path) -> None:
+    faults = {("runtime", "raw_root"): None, ("tables", 0, "mode"): "fulll", ("tables", 1, "primary_keys"): None}
+    path = written(tmp_path, changed(faults))
+
+    done = without_spark("check", path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *lines = done.stderr.splitlines()
+    assert first == f"lakehead: {path} cannot be used: 3 faults."
+    assert [line.partition(": ")[0] for line in lines] == [
+        "  runtime.raw_root",
+        "  tables[0].mode",
+        "  tables[1].primary_keys",
+    ]
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    done = lakehead("check", tmp_path / "none.json")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"lakehead: The configuration {tmp_path}/none.json cannot be read: No such file or directory.\n"
+    )
+
+
+def test_the_schema_is_printed_without_a_jvm() -> None:
+    done = without_spark("schema")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json_schema()
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("schema", "lakehead config schema > lakehead.schema.json"),
+        ("check", "lakehead config check conf/shop.json"),
+    ],
+)
+def test_help_shows_an_example(command: str, example: str) -> None:
+    assert example in " ".join(lakehead(command, "--help").stdout.split())
+
+
+def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {"Config": schema, **{name: model for name, model in schema["$defs"].items() if "properties" in model}}
+
+
+def test_every_key_of_the_schema_says_what_it_means_and_refuses_unknown_ones() -> None:
+    for name, model in models(json_schema()).items():
+        assert model["additionalProperties"] is False, name
+        for key, node in model["properties"].items():
+            assert str(node.get("description", "")).rstrip().endswith("."), f"{name}.{key}"
+
+
+def test_every_key_of_the_specification_is_known() -> None:
+    known = {f"{name}.{key}" for name, model in models(json_schema()).items() for key in model["properties"]}
+
+    assert known >= {
+        *(f"Runtime.{key}" for key in ("raw_root", "final_root", "intermediate", "max_parallel_tables", "staging")),
+        *(f"Runtime.{key}" for key in ("state", "scd1_slicing", "logging", "metadata", "metadata_gateway")),
+        *("Runtime.finalize_full_refresh", "Staging.enabled", "Staging.ttl_hours", "Config.metadata"),
+        *("MetadataGateway.ingestion_metrics", "MetadataGateway.ingestion_runtime"),
+        *("SchemaPolicy.require_snapshot", "SchemaPolicy.allow_missing_columns", "Metadata.guardrails"),
+        *(f"Table.{key}" for key in ("mode", "incremental_column", "primary_keys", "incr_col_type", "lag_seconds")),
+        *(f"Table.{key}" for key in ("initial_watermark", "source_filter", "partition_by", "merge_filters")),
+        *("Table.reconciliation", "Table.force_reload"),
+    }
+
+
+def reference() -> str:
+    """The tables of docs/config.md, from the schema."""
+    schema = json_schema()
+    places = {
+        "Config": "The file",
+        "Runtime": "`runtime`",
+        "State": "`runtime.state`",
+        "Ledger": "`runtime.ledger`",
+        "Slicing": "`runtime.scd1_slicing`",
+        "Staging": "`runtime.staging`",
+        "Logging": "`runtime.logging`",
+        "Source": "`sources.<name>`",
+        "IcebergSink": "`sinks.<name>`, type iceberg",
+        "FileSink": "`sinks.<name>`, type files",
+        "Spark": "`spark`",
+        "Table": "`tables[*]`",
+        "Reconciliation": "`tables[*].reconciliation`",
+        "Metadata": "`metadata`",
+        "Guardrails": "`metadata.guardrails`",
+        "SchemaPolicy": "`metadata.schema_policy`",
+        "MetadataGateway": "`runtime.metadata_gateway`",
+        "Notifications": "`runtime.notifications`",
+        "Secret": "A reference to a secret",
+    }
+    known = models(schema)
+    assert set(places) == set(known), "a part of the configuration has no place in the documentation"
+    lines: list[str] = []
+    for name, title in places.items():
+        lines += [f"### {title}", "", known[name]["description"], "", "| key | default | meaning |", "|---|---|---|"]
+        required = known[name].get("required", ())
+        for key, node in known[name]["properties"].items():
+            shown = "needed" if key in required else _default(node)
+            lines.append(f"| `{key}` | {shown} | {node['description'].replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default(node: dict[str, Any]) -> str:
+    default = node.get("default")
+    return "" if default is None or isinstance(default, list | dict) else f"`{json.dumps(default)}`"
+
+
+def test_the_documentation_tells_every_key_as_the_schema_does() -> None:
+    page = (ROOT / "docs" / "config.md").read_text()
+    kept = re.search(r"(?<=<!-- keys: begin -->\n).*(?=<!-- keys: end -->)", page, re.DOTALL)
+
+    assert kept is not None
+    assert kept.group() == reference(), "write what reference() returns between the two marks in docs/config.md"
+
+
+def test_the_smallest_example_of_the_documentation_is_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "config.md").read_text()
+    blocks = re.findall(r"^```(json|toml)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+    assert blocks
+    for number, (syntax, text) in enumerate(blocks):
+        path = tmp_path / f"{number}.{syntax}"
+        path.write_text(text)
+        done = lakehead("check", path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_model_and_a_file_agree_on_what_is_needed() -> None:
+    assert set(json_schema()["required"]) == {"runtime", "sources", "tables"} <= set(SMALL)
+    assert Config.model_config["extra"] == "forbid"

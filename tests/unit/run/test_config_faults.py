@@ -1,0 +1,229 @@
+"""Every fault of a configuration is told, at its place, with what would be right."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehead.run.config.faults import ConfigFaults
+from lakehead.run.config.reading import read_config
+from tests.unit.run.config_files import changed, written
+
+REST = {"type": "rest", "uri": "http://host"}
+
+FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
+    # keys
+    ({("runtme",): {}}, "runtme", "is not known here. Did you mean runtime?"),
+    ({("raw_root",): "x"}, "raw_root", "is not known here. Did you mean runtime.raw_root?"),
+    ({("runtime", "zzz"): 1}, "runtime.zzz", "is not known here. Known are pipeline, raw_root"),
+    ({("runtime", "scd1_slicing"): {"targetrows": 1}}, "runtime.scd1_slicing.targetrows", "Did you mean target_rows?"),
+    ({("tables", 1, "primary_key"): ["id"]}, "tables[1].primary_key", "Did you mean primary_keys?"),
+    ({("tables", 1, "schema_name"): "x"}, "tables[1].schema_name", "is not known here."),
+    ({("sources", "my shop"): {"dialct": "x"}}, 'sources["my shop"].dialct', "Did you mean dialect?"),
+    ({("sinks",): {"lake": {"type": "iceberg", "catlog": 1}}}, "sinks.lake.catlog", "Did you mean catalog?"),
+    ({("tables", 0, "table"): None}, "tables[0].table", "is missing. The table's name in the source."),
+    ({("tables", 0, "mode"): None}, "tables[0].mode", "is missing. full: read whole each day"),
+    ({("runtime",): None}, "runtime", "is missing."),
+    ({("sources",): None}, "sources", "is missing."),
+    ({("tables",): None}, "tables", "is missing."),
+    ({("tables",): []}, "tables", "must not be empty."),
+    ({("sources",): {}}, "sources", "must not be empty."),
+    ({("sinks",): {}}, "sinks", "must not be empty."),
+    # values
+    ({("tables",): {}}, "tables", "must be a list."),
+    ({("tables", 0): 5}, "tables[0]", "must be a table of keys."),
+    ({("runtime",): "x"}, "runtime", "must be a table of keys."),
+    ({("sources",): [1]}, "sources", "must be a table of keys."),
+    ({("runtime", "max_parallel_tables"): "4"}, "runtime.max_parallel_tables", "must be a whole number."),
+    ({("runtime", "max_parallel_tables"): True}, "runtime.max_parallel_tables", "must be a whole number."),
+    ({("runtime", "max_parallel_tables"): 1.5}, "runtime.max_parallel_tables", "must be a whole number."),
+    ({("runtime", "max_parallel_tables"): 0}, "runtime.max_parallel_tables", "must be at least 1."),
+    ({("runtime", "max_parallel_tables"): 10**9}, "runtime.max_parallel_tables", "must be at most 1000."),
+    ({("runtime", "finalize_full_refresh"): "yes"}, "runtime.finalize_full_refresh", "must be true or false."),
+    ({("runtime", "raw_root"): 5}, "runtime.raw_root", "must be text."),
+    ({("runtime", "raw_root"): ""}, "runtime.raw_root", "must not be empty."),
+    ({("runtime", "staging"): {"ttl_hours": 0}}, "runtime.staging.ttl_hours", "must be at least 1."),
+    ({("runtime", "logging"): {"json": "x"}}, "runtime.logging.json", "must be true or false."),
+    ({("runtime", "logging"): {"level": "inof"}}, "runtime.logging.level", "Did you mean 'info'?"),
+    (
+        {("runtime", "scd1_slicing"): {"max_partitions": 10**6}},
+        "runtime.scd1_slicing.max_partitions",
+        "must be at most 10000.",
+    ),
+    ({("runtime", "scd1_slicing"): {"by": "duration"}}, "runtime.scd1_slicing.slice_seconds", "is missing: with"),
+    (
+        {("metadata",): {"guardrails": {"max_precision": 50}}},
+        "metadata.guardrails.max_precision",
+        "must be at most 38.",
+    ),
+    ({("spark", "driver_memory"): "2 GB"}, "spark.driver_memory", "is not written as it must be. The driver's heap"),
+    ({("spark", "lakehouse"): 5}, "spark.lakehouse", "must be a path, as text."),
+    ({("tables", 0, "mode"): "ful"}, "tables[0].mode", "must be 'full', 'scd1' or 'append'. Did you mean 'full'?"),
+    ({("tables", 0, "mode"): "scd2"}, "tables[0].mode", "must be 'full', 'scd1' or 'append'."),
+    ({("tables", 1, "incr_col_type"): "timestmp"}, "tables[1].incr_col_type", "Did you mean 'timestamp'?"),
+    ({("tables", 1, "primary_keys"): "id"}, "tables[1].primary_keys", "must be a list."),
+    ({("tables", 1, "primary_keys"): [1]}, "tables[1].primary_keys[0]", "must be text."),
+    ({("tables", 1, "primary_keys"): ["id", "id"]}, "tables[1].primary_keys", "must name each only once."),
+    ({("tables", 1, "lag_seconds"): -1}, "tables[1].lag_seconds", "must be at least 0."),
+    ({("tables", 1, "name"): "a b"}, "tables[1].name", "is not written as it must be. What the table is called"),
+    ({("tables", 1, "as_decimal"): {"x": "decimal(39, 1)"}}, "tables[1].as_decimal.x", "at most 38 digits"),
+    ({("tables", 1, "as_decimal"): {"a b": "numeric"}}, 'tables[1].as_decimal["a b"]', "at most 38 digits"),
+    (
+        {("tables", 1, "reconciliation"): {"sample_keys": -1}},
+        "tables[1].reconciliation.sample_keys",
+        "must be at least 0.",
+    ),
+    # watermarks
+    ({("tables", 1, "initial_watermark"): "yesterday"}, "tables[1].initial_watermark", "a moment without a zone"),
+    ({("tables", 1, "initial_watermark"): 7}, "tables[1].initial_watermark", "a moment without a zone"),
+    (
+        {("tables", 1, "initial_watermark"): "2024-01-01T00:00:00Z"},
+        "tables[1].initial_watermark",
+        "a moment without a zone",
+    ),
+    (
+        {("tables", 1, "initial_watermark"): "2024-01-01T00:00:00.1234567"},
+        "tables[1].initial_watermark",
+        "a moment without a zone",
+    ),
+    (
+        {("tables", 1, "incr_col_type"): "timestamptz", ("tables", 1, "initial_watermark"): "2024-01-01"},
+        "tables[1].initial_watermark",
+        "must be a moment with its zone",
+    ),
+    (
+        {("tables", 1, "incr_col_type"): "integer", ("tables", 1, "initial_watermark"): True},
+        "tables[1].initial_watermark",
+        "must be a whole number",
+    ),
+    (
+        {("tables", 1, "incr_col_type"): "decimal", ("tables", 1, "initial_watermark"): "NaN"},
+        "tables[1].initial_watermark",
+        "must be a number",
+    ),
+    (
+        {("tables", 1, "incr_col_type"): None, ("tables", 1, "initial_watermark"): 7},
+        "tables[1].initial_watermark",
+        "needs incr_col_type beside it",
+    ),
+    (
+        {("tables", 1, "incr_col_type"): "integer", ("tables", 1, "lag_seconds"): 5},
+        "tables[1].lag_seconds",
+        "must be 0: a column of the kind integer has no seconds.",
+    ),
+    # partitions
+    ({("tables", 1, "partition_by"): ["dys(at)"]}, "tables[1].partition_by[0]", "Did you mean days?"),
+    ({("tables", 1, "partition_by"): ["a", "bucket(id)"]}, "tables[1].partition_by[1]", "bucket(16, column)"),
+    ({("tables", 1, "partition_by"): ["truncate(0, id)"]}, "tables[1].partition_by[0]", "truncate(16, column)"),
+    ({("tables", 1, "partition_by"): ["days()"]}, "tables[1].partition_by[0]", "must name a column: days(column)."),
+    ({("tables", 1, "partition_by"): [5]}, "tables[1].partition_by[0]", "must be text: a column, or a transform"),
+    ({("tables", 1, "partition_by"): ["days(a)", "day(a)"]}, "tables[1].partition_by", "must name each only once."),
+    # what a mode needs
+    ({("tables", 1, "incremental_column"): None}, "tables[1].incremental_column", "is missing: mode scd1"),
+    ({("tables", 1, "primary_keys"): None}, "tables[1].primary_keys", "is missing: mode scd1"),
+    ({("tables", 1, "primary_keys"): []}, "tables[1].primary_keys", "is missing: mode scd1"),
+    ({("tables", 0, "mode"): "append"}, "tables[0].incremental_column", "is missing: mode append"),
+    ({("runtime", "raw_root"): None}, "runtime.raw_root", "is missing. Where raw rows land."),
+    ({("runtime", "final_root"): None}, "runtime.final_root", "set finalize_full_refresh to false"),
+    ({("runtime", "intermediate"): None}, "runtime.intermediate", "is missing: tables of mode scd1 are merged there."),
+    ({("runtime", "final_root"): "raw/"}, "runtime.final_root", "is the same as raw_root."),
+    # names and references
+    ({("tables", 1, "table"): "Cities"}, "tables[1]", "is called public.Cities, as tables[0] is."),
+    ({("tables", 1, "name"): "public.cities"}, "tables[1]", "is called public.cities, as tables[0] is."),
+    ({("tables", 1, "source"): "shp"}, "tables[1].source", "names none of sources. There are shop."),
+    ({("tables", 1, "sink"): "files"}, "tables[1].sink", "names none of sinks. There are lake."),
+    (
+        {("sources", "b"): {"dialect": "sqlite", "url": "sqlite:///b"}},
+        "tables[0].source",
+        "there are several, shop, b.",
+    ),
+    # sources and sinks
+    ({("sources", "shop", "dialect"): "postgres"}, "sources.shop.dialect", "Did you mean 'postgresql'?"),
+    ({("sources", "shop", "url"): "mysql://host/shop"}, "sources.shop.url", "postgresql://host:port/database"),
+    ({("sources", "shop", "password"): {"env": ""}}, "sources.shop.password", 'write {"env": "NAME"}'),
+    ({("sources", "shop", "password"): {"env": "A", "file": "b"}}, "sources.shop.password", 'write {"env": "NAME"}'),
+    (
+        {("sources", "shop", "url"): "postgresql://me@host/shop", ("sources", "shop", "user"): "me"},
+        "sources.shop.user",
+        "is given twice: here and in the URL.",
+    ),
+    ({("sources", "shop", "properties"): {"a": [1]}}, "sources.shop.properties.a", "must be text, a whole number"),
+    ({("sinks",): {"lake": {}}}, "sinks.lake", "must say its type: iceberg or files."),
+    ({("sinks",): {"lake": {"type": "hudi"}}}, "sinks.lake", "must have one of these as its type: 'iceberg', 'files'."),
+    ({("sinks",): {"lake": {"type": "files"}}}, "sinks.lake.root", "is missing. The directory of everything"),
+    (
+        {
+            ("sinks",): {"lake": {"type": "iceberg", "properties": {"type": "hadoop"}}},
+            ("runtime", "ledger", "url"): "s3://b",
+        },
+        "sinks.lake.properties.type",
+        "must be one of jdbc, rest, hive, glue.",
+    ),
+    ({("sinks",): {"lake": {"type": "iceberg", "properties": REST}}}, "runtime.ledger.url", "is missing"),
+    (
+        {("sinks",): {"lake": {"type": "iceberg", "catalog": "my lake"}}},
+        "sinks.lake.catalog",
+        "is not written as it must be.",
+    ),
+    ({("runtime", "state"): {"url": "oracle://host"}}, "runtime.state.url", "must be sqlite:///path/to/file"),
+    ({("runtime", "ledger"): {"url": "/folder"}}, "runtime.ledger.url", "must be file:///folder"),
+    ({("metadata",): {}, ("runtime", "metadata"): {}}, "runtime.metadata", "is given twice"),
+]
+
+
+@pytest.mark.parametrize(("changes", "place", "sentence"), FAULTS, ids=[f"{f[1]}-{n}" for n, f in enumerate(FAULTS)])
+def test_a_fault_is_told_with_its_place_and_what_would_be_right(
+    tmp_path: Path, changes: dict[tuple[str | int, ...], Any], place: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigFaults) as caught:
+        read_config(written(tmp_path, changed(changes)))
+
+    told = {fault.path: fault.sentence for fault in caught.value.faults}
+    assert place in told, told
+    assert sentence in told[place]
+
+
+def test_all_faults_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    plain = {"schema": "s", "mode": "full"}
+    tables: list[dict[str, Any]] = [{**plain, "table": f"t{number}"} for number in range(12)]
+    tables[2] |= {"mode": "scd1", "lag": 5}
+    tables[10] |= {"partition_by": ["dayz(x)"], "source": "nowhere"}
+    tables[11] |= {"table": "t0"}
+    path = written(tmp_path, changed({("tables",): tables, ("runtime", "intermediate"): None}))
+
+    with pytest.raises(ConfigFaults) as caught:
+        read_config(path)
+
+    assert [fault.path for fault in caught.value.faults] == [
+        "runtime.intermediate",
+        "tables[2].incremental_column",
+        "tables[2].lag",
+        "tables[2].primary_keys",
+        "tables[10].partition_by[0]",
+        "tables[10].source",
+        "tables[11]",
+    ]
+    assert str(caught.value).splitlines()[0] == f"{path} cannot be used: 7 faults."
+    assert len(str(caught.value).splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {("runtime", "final_root"): None, ("runtime", "finalize_full_refresh"): False},
+        {("runtime", "final_root"): None, ("tables", 0): {"table": "x", "mode": "append", "incremental_column": "id"}},
+        {("tables", 1, "partition_by"): ["identity(f(x))", "a b", "Truncate( 4 , dot.ted)", "hours(at)"]},
+        {
+            ("sinks",): {"l": {"type": "iceberg", "properties": {**REST, "token-refresh-enabled": "true"}}},
+            ("runtime", "ledger", "url"): "file:///ledger",
+        },
+        {("sources", "shop"): {"dialect": "sqlite", "url": "sqlite:///with@/a:b.db"}},
+        {("sources", "shop"): {"dialect": "jdbc", "url": "jdbc:oracle:thin:@//host:1521/shop", "user": "me"}},
+        {("sources", "shop"): {"dialect": "jdbc", "url": "jdbc:sqlserver://h\\i:1433;encrypt=true", "user": "me"}},
+        {("sources", "shop", "url"): "postgresql://me@[::1]:5432,other:5433/shop?sslmode=require"},
+        {("$schema",): "lakehead.schema.json"},
+        {("runtime", "notifications"): {"webhook": {"env": "HOOK"}}, ("runtime", "metadata_gateway"): {}},
+    ],
+)
+def test_what_is_right_is_not_complained_of(tmp_path: Path, changes: dict[tuple[str | int, ...], Any]) -> None:
+    read_config(written(tmp_path, changed(changes)))
