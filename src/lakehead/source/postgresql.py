@@ -1,0 +1,242 @@
+"""PostgreSQL as a source: its catalogue, its clock, its open transactions, its snapshots and its blocks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from lakehead.errors import Misconfigured
+from lakehead.source import questions
+from lakehead.source.errors import NotExact
+from lakehead.source.port import (
+    Capabilities,
+    Column,
+    OpenTransactions,
+    Overrides,
+    Query,
+    ReadPart,
+    ServerTime,
+    TableInfo,
+    TableName,
+    Value,
+    quoted,
+)
+from lakehead.source.postgresql_types import column_of
+from lakehead.source.sentences import told
+from lakehead.source.settings import READER, SourceSettings
+from lakehead.source.splits import block_cuts
+
+if TYPE_CHECKING:
+    import psycopg
+
+_NAMES = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND lower(c.relname) = lower({name})
+AND (lower(n.nspname) = lower({schema}) OR ({schema} IS NULL AND pg_table_is_visible(c.oid)))
+"""
+_RELATION = """
+SELECT c.oid::int8, c.relkind::text, c.reltuples::int8, pg_table_size(c.oid)::int8
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {schema} AND c.relname = {name}
+"""
+_COLUMNS = """
+WITH RECURSIVE behind AS (
+    SELECT attnum, atttypid AS type, atttypmod AS modifier FROM pg_attribute
+    WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT attnum, typbasetype, typtypmod FROM behind JOIN pg_type ON pg_type.oid = type WHERE typtype = 'd'
+)
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typtype::text, b.modifier, a.attnotnull
+FROM behind b JOIN pg_type t ON t.oid = b.type AND t.typtype <> 'd'
+JOIN pg_attribute a ON a.attrelid = {oid} AND a.attnum = b.attnum ORDER BY a.attnum
+"""
+_KEYS = """
+SELECT i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(number, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indexprs IS NULL AND i.indpred IS NULL
+AND k.place <= i.indnkeyatts
+GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
+"""
+_PAGES = """
+WITH RECURSIVE family AS (
+    SELECT {oid}::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN family ON inhparent = family.oid
+)
+SELECT (pg_relation_size(oid) / current_setting('block_size')::int8)::int8 FROM family
+"""
+_NOW = """
+SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE
+(SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')
+"""
+# A transaction without an id may still get one and write; our own readers, which may last for
+# hours, do not. Other users' are hidden from whoever may not see them.
+_OPEN = """
+SELECT min(started), coalesce(bool_and(seen), true) FROM (
+    SELECT xact_start AS started, state IS NOT NULL AS seen FROM pg_stat_activity
+    WHERE datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
+    AND application_name IS DISTINCT FROM '{reader}'
+    AND (backend_type IS NULL OR backend_type IN ('client backend', 'background worker', 'logical replication worker'))
+    UNION ALL
+    SELECT prepared, false FROM pg_prepared_xacts WHERE database = current_database()
+) AS all_open
+"""
+
+_LARGEST = 1.75
+"""Above it, blocks part a window more evenly than its values, though the whole table is read for it."""
+
+
+class PostgreSQL:
+    """A PostgreSQL database that is open."""
+
+    can = Capabilities(incremental=True, snapshots=True)
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.settings = settings
+        with told(settings):
+            self._connection = _connect(settings)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def rows(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        """All rows of a statement."""
+        import psycopg  # noqa: PLC0415 - a driver that only this source needs
+
+        with told(self.settings):
+            try:
+                return self._connection.execute(sql.encode()).fetchall()
+            except psycopg.DataError as error:
+                if error.sqlstate is not None:
+                    raise
+                raise NotExact(
+                    f"{self.settings} answered a value that cannot be a bound ({error}). Mend the value, or leave "
+                    "such rows out by a filter."
+                ) from None
+
+    def catalogue(self, table: TableName, overrides: Overrides = Overrides()) -> TableInfo:  # noqa: B008 - frozen
+        """What the table has."""
+        schema, wanted = self._text(table.schema) if table.schema else "NULL", self._text(table.name)
+        names = [(str(s), str(n)) for s, n in self.rows(_NAMES.format(name=wanted, schema=schema))]
+        place, name = questions.match_name(table, names, self.settings)
+        found = self.rows(_RELATION.format(schema=self._text(place), name=self._text(name)))
+        [(oid, kind, rows, size)] = found
+        keys = self.rows(_KEYS.format(oid=oid))
+        info = TableInfo(
+            schema=place,
+            name=name,
+            quoted=f"{self.quote(place)}.{self.quote(name)}",
+            columns=tuple(
+                column_of(column, declared, base, sort, modifier, nullable=not required, overrides=overrides)
+                for column, declared, base, sort, modifier, required in self.rows(_COLUMNS.format(oid=oid))
+            ),
+            primary_key=next((tuple(columns) for primary, columns in keys if primary), ()),
+            unique_keys=tuple(tuple(columns) for primary, columns in keys if not primary),
+            estimated_rows=rows if rows >= 0 else None,
+            estimated_bytes=size,
+            plain=kind in "rpm",
+        )
+        return questions.checked(info, overrides)
+
+    def now(self) -> ServerTime:
+        """The server's clock."""
+        [(utc, local)] = self.rows(_NOW)
+        return ServerTime(utc, local)
+
+    def open_transactions(self) -> OpenTransactions:
+        """How far back a commit may still come. Prepared transactions do not say when they began."""
+        [(oldest, known)] = self.rows(_OPEN.format(reader=READER))
+        return OpenTransactions(oldest, known)
+
+    def count(self, query: Query) -> int:
+        """How many rows there are, counted."""
+        return questions.count(self, query)
+
+    def bounds(self, query: Query, column: str) -> tuple[Value, Value] | None:
+        """The least and the greatest value, none if there is none."""
+        return questions.bounds(self, query, column)
+
+    def quote(self, identifier: str) -> str:
+        """A name in SQL."""
+        return quoted(identifier, "postgresql")
+
+    def literal(self, value: Value, column: Column) -> str:
+        """A value in SQL, to be compared with a column. It is typed by itself: the column's type may round."""
+        match value:
+            case bool():
+                raise Misconfigured(f"Column {column.name!r} cannot be compared with a truth value.")
+            case int():
+                return f"({value})"
+            case Decimal():
+                return f"{self._text(format(value, 'f'))}::numeric"
+            case datetime() if value.tzinfo is not None:
+                return f"{self._text(value.isoformat(sep=' '))}::timestamptz"
+            case datetime():
+                return f"{self._text(value.isoformat(sep=' '))}::timestamp"
+            case date():
+                return f"{self._text(value.isoformat())}::date"
+            case str():
+                return self._text(value)
+
+    def chance(self, share: float) -> str:
+        """A condition that is true for about such a share of the rows, by chance."""
+        return f"random() < {share:.9f}"
+
+    @contextmanager
+    def snapshot(self) -> Iterator[str | None]:
+        """One view of the database for all parts made with it, as long as the context lasts."""
+        with told(self.settings):
+            holder = _connect(self.settings)
+        try:
+            with told(self.settings):
+                holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                exported = holder.execute("SELECT pg_export_snapshot()").fetchone()
+            assert exported is not None  # noqa: S101 - the function answers or fails
+            yield str(exported[0])
+        finally:
+            holder.close()
+
+    def parts(self, query: Query, number: int, snapshot: str | None = None) -> tuple[ReadPart, ...]:
+        """A whole table by its blocks, a window by its values if they can be parted evenly.
+
+        Without a snapshot, a row that is updated meanwhile may be read in two parts or in none.
+        """
+        questions.check_nulls(self, query)
+        conditions = [""]
+        if number > 1 and query.window is not None:
+            conditions = questions.key_ranges(self, query, number, largest=_LARGEST)
+        if number > 1 and len(conditions) == 1 and query.table.plain:
+            conditions = self._blocks(query, number)
+        return questions.read_parts(self, query, conditions, snapshot)
+
+    def _blocks(self, query: Query, number: int) -> list[str]:
+        table = query.table
+        name = f"({self._text(table.quoted)}::regclass)"
+        pages = [int(count) for (count,) in self.rows(_PAGES.format(oid=name))]
+        cuts = block_cuts(pages, number)
+        if not cuts:
+            return [""]
+        # A row in a block that is new since then is in the last range.
+        return [
+            f"ctid < '({cuts[0]},0)'::tid",
+            *(f"ctid >= '({low},0)'::tid AND ctid < '({high},0)'::tid" for low, high in pairwise(cuts)),
+            f"ctid >= '({cuts[-1]},0)'::tid",
+        ]
+
+    def _text(self, text: str) -> str:
+        if "\0" in text:
+            raise Misconfigured("PostgreSQL has no text with a zero character in it.")
+        doubled = text.replace("'", "''")
+        # With a backslash the form that reads the same under every setting of the server.
+        return " E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in doubled else f"'{doubled}'"
+
+
+def _connect(settings: SourceSettings) -> "psycopg.Connection[tuple[Any, ...]]":
+    import psycopg  # noqa: PLC0415 - a driver that only this source needs
+
+    url = settings.url(connect_timeout=str(settings.connect_timeout), application_name=READER)
+    connection = psycopg.connect(url, autocommit=True)
+    connection.execute("SET TIME ZONE 'UTC'")
+    connection.execute("SET datestyle = 'ISO'")
+    return connection

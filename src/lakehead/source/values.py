@@ -1,0 +1,194 @@
+"""Values made exactly what their column says, or refused: the check that every reader's batches pass."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from lakehead.source.errors import NotExact
+from lakehead.source.port import Column, schema_of
+
+_FIRST_DAY, _LAST_DAY = -719162, 2932896
+"""0001-01-01 and 9999-12-31: what Spark and Python hold, and where the calendars of both agree."""
+_DAY_US = 86_400_000_000
+_DIGITS = {128: 38, 256: 76}
+_SHOWN = 60
+
+
+def exact(batch: pa.RecordBatch, columns: Sequence[Column], table: str) -> pa.RecordBatch:
+    """The batch under the columns' types, in their order; raises `NotExact` naming column and value otherwise."""
+    arrays = [_column(batch.column(number), column, table) for number, column in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def _column(values: pa.Array, column: Column, table: str) -> pa.Array:
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    want = column.arrow
+    convert = _converter(values.type, want)
+    if convert is None:
+        raise NotExact(
+            f"Table {table}: column {column.name!r} of type {column.declared} came as {values.type}, which cannot be "
+            f"{want}. Name it in 'as_text' to read it as text."
+        )
+    try:
+        return convert(values, want)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        culprit = _culprit(values, want, convert)
+        raise NotExact(
+            f"Table {table}: column {column.name!r} of type {column.declared} has the value {culprit}, which {want} "
+            "cannot hold exactly. Name the column in 'as_text' to read it as text, or mend the value."
+        ) from (None if culprit else error)
+
+
+Converter = Callable[[pa.Array, pa.DataType], pa.Array]
+
+
+def _converter(have: pa.DataType, want: pa.DataType) -> Converter | None:  # noqa: C901, PLR0912 - one case for each kind
+    text = kinds.is_string(have) or kinds.is_large_string(have)
+    if kinds.is_null(have):
+        return _cast
+    if kinds.is_decimal(want):
+        if kinds.is_integer(have):
+            return lambda values, kind: _decimal(values.cast(pa.string()), kind)
+        if have.equals(want):
+            return _same
+        return _decimal if text else None
+    if kinds.is_date(want):
+        if text:
+            return lambda values, kind: _date(values.cast(kind), kind)
+        return _date if have.equals(want) else None
+    if kinds.is_timestamp(want):
+        if text:
+            return lambda values, kind: _timestamp(values.cast(pa.timestamp("us")), kind)
+        return _timestamp if kinds.is_timestamp(have) and have.unit == "us" and have.tz == want.tz else None
+    if kinds.is_boolean(want):
+        if have.equals(want):
+            return _same
+        if text:
+            return lambda values, kind: _boolean(_integer(values, pa.int64()), kind)
+        return _boolean if kinds.is_integer(have) else None
+    if kinds.is_integer(want):
+        if text:
+            return _integer
+        return _cast if kinds.is_integer(have) else None
+    if kinds.is_floating(want):
+        if text:
+            return _float
+        return _float_of if kinds.is_floating(have) else None
+    if kinds.is_string(want):
+        return _cast if text else None
+    if kinds.is_binary(want):
+        if text:
+            return _unhexed
+        return _cast if kinds.is_binary(have) or kinds.is_large_binary(have) else None
+    return None
+
+
+def _same(values: pa.Array, _: pa.DataType) -> pa.Array:
+    return values
+
+
+def _cast(values: pa.Array, want: pa.DataType) -> pa.Array:
+    return values if values.type.equals(want) else values.cast(want)
+
+
+def _decimal(values: pa.Array, want: pa.DataType) -> pa.Array:
+    # Arrow multiplies a text's digits up to the scale without looking whether they still fit. So it is only asked
+    # where digits and scale together cannot overflow, first in 128 bits and then in 256.
+    if pc.any(pc.match_substring(values, "e", ignore_case=True)).as_py():
+        values = pa.array([_spelled_out(value) for value in values.to_pylist()], pa.string())
+    if _longest(values) + want.scale <= _DIGITS[128]:
+        return values.cast(want)
+    values = pc.replace_substring_regex(values, r"^([+-]?)0+([0-9])", r"\1\2")
+    values = pc.replace_substring_regex(values, r"^([^.]*\.[0-9]*?)0+$", r"\1")
+    whole = pc.replace_substring_regex(values, r"\..*$", "")
+    if _longest(values) > _DIGITS[256] or _longest(whole) + want.scale > _DIGITS[256]:
+        raise pa.ArrowInvalid("more digits than a decimal holds")
+    return values.cast(pa.decimal256(_DIGITS[256], want.scale)).cast(want)
+
+
+def _longest(values: pa.Array) -> int:
+    return pc.max(pc.binary_length(values)).as_py() or 0
+
+
+def _spelled_out(value: str | None) -> str | None:
+    """A number without its exponent; what is none is left for the cast to refuse."""
+    try:
+        return None if value is None else format(Decimal(value), "f")
+    except InvalidOperation:
+        return value
+
+
+def _date(values: pa.Array, _: pa.DataType) -> pa.Array:
+    return _within(values, pa.int32(), _FIRST_DAY, _LAST_DAY)
+
+
+def _timestamp(values: pa.Array, want: pa.DataType) -> pa.Array:
+    checked = _within(values, pa.int64(), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
+    return checked if checked.type.equals(want) else checked.cast(want)
+
+
+def _within(values: pa.Array, number: pa.DataType, least: int, most: int) -> pa.Array:
+    span = pc.min_max(values.cast(number))
+    low, high = span["min"].as_py(), span["max"].as_py()
+    if low is not None and (low < least or high > most):
+        raise pa.ArrowInvalid("outside the years 1 to 9999")
+    return values
+
+
+def _boolean(values: pa.Array, want: pa.DataType) -> pa.Array:
+    span = pc.min_max(values)
+    if span["min"].as_py() is not None and not (span["min"].as_py() >= 0 and span["max"].as_py() <= 1):
+        raise pa.ArrowInvalid("neither 0 nor 1")
+    return values.cast(want)
+
+
+def _integer(values: pa.Array, want: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring_regex(values, r"[^0-9-]")).as_py():
+        raise pa.ArrowInvalid("not a decimal integer")
+    return values.cast(want)
+
+
+def _float(values: pa.Array, want: pa.DataType) -> pa.Array:
+    parsed = values.cast(pa.float64())
+    spelled = pc.match_substring_regex(values, "inf", ignore_case=True)
+    if pc.any(pc.and_(pc.is_inf(parsed), pc.invert(spelled))).as_py():
+        raise pa.ArrowInvalid("too large")
+    return _float_of(parsed, want)
+
+
+def _float_of(values: pa.Array, want: pa.DataType) -> pa.Array:
+    made = _cast(values, want)
+    same = pc.or_(pc.equal(made.cast(values.type), values), pc.is_nan(values))
+    if made.type.bit_width < values.type.bit_width and not pc.all(same).as_py():
+        raise pa.ArrowInvalid("more digits than a single-precision float has")
+    return made
+
+
+def _unhexed(values: pa.Array, want: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([None if value is None else bytes.fromhex(value) for value in values.to_pylist()], want)
+    except ValueError:
+        raise pa.ArrowInvalid("not hexadecimal") from None
+
+
+def _culprit(values: pa.Array, want: pa.DataType, convert: Converter) -> str:
+    """The first value that cannot be converted, cut to what a person needs to find it."""
+    for number in range(len(values)):
+        try:
+            convert(values.slice(number, 1), want)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return _shown(values[number], want)
+    return "(unknown)"
+
+
+def _shown(value: pa.Scalar, want: pa.DataType) -> str:
+    try:
+        said = str(value.as_py())
+    except (OverflowError, ValueError):
+        # A date or a moment that Python cannot hold either; PostgreSQL's infinities are the ends of the number line.
+        return f"a {want} outside the years 1 to 9999 (such as infinity)"
+    return repr(said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…")

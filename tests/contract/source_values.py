@@ -1,0 +1,160 @@
+"""Every type that the servers have, with values at its edges."""
+
+# ruff: noqa: DTZ001 - moments without a zone are what this is about
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+Case = tuple[str, pa.DataType, dict[str, Any]]
+"""A declared type, what it becomes, and values in SQL with what must arrive."""
+
+POSTGRESQL: list[Case] = [
+    ("boolean", pa.bool_(), {"true": True, "false": False}),
+    ("smallint", pa.int32(), {"-32768": -32768, "32767": 32767}),
+    ("integer", pa.int32(), {"-2147483648": -2147483648, "2147483647": 2147483647}),
+    ("bigint", pa.int64(), {"-9223372036854775808": -(2**63), "9223372036854775807": 2**63 - 1}),
+    ("oid", pa.int64(), {"4294967295": 4294967295}),
+    ("real", pa.float32(), {"16777217": 16777216.0, "'NaN'": "nan", "'-Infinity'": float("-inf")}),
+    ("double precision", pa.float64(), {"0.1": 0.1, "1e308": 1e308, "5e-324": 5e-324, "'Infinity'": float("inf")}),
+    ("numeric(10,2)", pa.decimal128(10, 2), {"1.5": Decimal("1.50"), "-99999999.99": Decimal("-99999999.99")}),
+    ("numeric(38,0)", pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38)}),
+    ("numeric(38,38)", pa.decimal128(38, 38), {f"0.{'9' * 38}": Decimal(f"0.{'9' * 38}")}),
+    ("numeric(38,10)", pa.decimal128(38, 10), {f"{'9' * 28}.{'9' * 10}": Decimal(f"{'9' * 28}.{'9' * 10}")}),
+    ("numeric(3,-2)", pa.decimal128(5, 0), {"12300": Decimal(12300)}),
+    ("numeric(2,4)", pa.decimal128(4, 4), {"0.0012": Decimal("0.0012")}),
+    ("text", pa.string(), {"''": "", "'é😀''\\'": "é😀'\\", "E'a\\nb\\tc'": "a\nb\tc"}),
+    ("varchar(5)", pa.string(), {"'x  '": "x  "}),
+    ("char(3)", pa.string(), {"'x'": "x  "}),
+    ('"char"', pa.string(), {"'x'": "x"}),
+    ("name", pa.string(), {"'x'": "x"}),
+    ("bytea", pa.binary(), {"'\\x00ff'": b"\x00\xff", "''": b""}),
+    ("date", pa.date32(), {"'0001-01-01'": date(1, 1, 1), "'9999-12-31'": date(9999, 12, 31)}),
+    (
+        "timestamp",
+        pa.timestamp("us"),
+        {
+            "'2024-03-31 02:30:00.123456'": datetime(2024, 3, 31, 2, 30, 0, 123456),
+            "'0001-01-01'": datetime(1, 1, 1),
+            "'9999-12-31 23:59:59.999999'": datetime(9999, 12, 31, 23, 59, 59, 999999),
+        },
+    ),
+    (
+        "timestamptz",
+        pa.timestamp("us", "UTC"),
+        {"'2024-03-31 02:30:00.123456-04'": datetime(2024, 3, 31, 6, 30, 0, 123456, tzinfo=UTC)},
+    ),
+    ("uuid", pa.string(), {"'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}),
+    ("json", pa.string(), {"'{\"a\":  1}'": '{"a":  1}'}),
+    ("jsonb", pa.string(), {"'{\"a\":  1}'": '{"a": 1}'}),
+    ("mood", pa.string(), {"'sad'": "sad"}),
+    ("price", pa.decimal128(10, 2), {"1.5": Decimal("1.50")}),
+    ("dear_price", pa.decimal128(10, 2), {"1.5": Decimal("1.50")}),
+]
+POSTGRESQL_REFUSED = {
+    "numeric": "1.5",
+    "numeric(50,10)": "1.5",
+    "time": "'24:00:00'",
+    "timetz": "'12:00+01'",
+    "interval": "'1 mon -2 days 00:00:01.5'",
+    "money": "1.5",
+    "bit(3)": "B'101'",
+    "varbit": "B'101'",
+    "integer[]": "'{{1,2},{3,NULL}}'",
+    "numeric[]": "'{NaN}'",
+    "inet": "'10.0.0.1'",
+    "cidr": "'10.0.0.0/8'",
+    "macaddr": "'08:00:2b:01:02:03'",
+    "macaddr8": "'08:00:2b:01:02:03:04:05'",
+    "point": "'(1,2)'",
+    "line": "'{1,2,3}'",
+    "lseg": "'[(1,2),(3,4)]'",
+    "box": "'(3,4),(1,2)'",
+    "path": "'[(1,2)]'",
+    "polygon": "'((1,2))'",
+    "circle": "'<(1,2),3>'",
+    "tsvector": "'a'",
+    "tsquery": "'a'",
+    "int4range": "'[1,2)'",
+    "nummultirange": "'{[1,2)}'",
+    "pg_lsn": "'0/1'",
+    "regclass": "'pg_class'",
+    "xid": "'1'",
+    "jsonpath": "'$.a'",
+    "pair": "ROW(1, 'x')",
+}
+MYSQL: list[Case] = [
+    ("boolean", pa.int32(), {"1": 1, "127": 127}),
+    ("tinyint", pa.int32(), {"-128": -128}),
+    ("tinyint unsigned", pa.int32(), {"255": 255}),
+    ("smallint unsigned", pa.int32(), {"65535": 65535}),
+    ("mediumint", pa.int32(), {"-8388608": -8388608}),
+    ("mediumint unsigned", pa.int32(), {"16777215": 16777215}),
+    ("int", pa.int32(), {"-2147483648": -2147483648}),
+    ("int unsigned", pa.int64(), {"4294967295": 4294967295}),
+    ("int(5) zerofill", pa.int64(), {"42": 42}),
+    ("bigint", pa.int64(), {"-9223372036854775808": -(2**63)}),
+    ("bigint unsigned", pa.decimal128(20, 0), {"18446744073709551615": Decimal(2**64 - 1)}),
+    ("decimal(10,2)", pa.decimal128(10, 2), {"-1.55": Decimal("-1.55")}),
+    ("decimal(10,2) unsigned", pa.decimal128(10, 2), {"1.5": Decimal("1.50")}),
+    ("decimal(38,10)", pa.decimal128(38, 10), {f"{'9' * 28}.{'9' * 10}": Decimal(f"{'9' * 28}.{'9' * 10}")}),
+    ("decimal(38,30)", pa.decimal128(38, 30), {f"1.{'0' * 29}1": Decimal(f"1.{'0' * 29}1")}),
+    ("float", pa.float32(), {"16777215": 16777215.0, "1.1": 1.100000023841858}),
+    ("double", pa.float64(), {"0.1": 0.1, "1e308": 1e308, "0.30000000000000004": 0.30000000000000004}),
+    ("bit(1)", pa.bool_(), {"b'1'": True, "b'0'": False}),
+    ("year", pa.int32(), {"1901": 1901}),
+    ("date", pa.date32(), {"'9999-12-31'": date(9999, 12, 31), "'1000-01-01'": date(1000, 1, 1)}),
+    ("datetime", pa.timestamp("us"), {"'2024-03-31 02:30:00'": datetime(2024, 3, 31, 2, 30)}),
+    ("datetime(6)", pa.timestamp("us"), {"'2024-03-31 02:30:00.123456'": datetime(2024, 3, 31, 2, 30, 0, 123456)}),
+    ("char(5)", pa.string(), {"'x'": "x"}),
+    ("varchar(5)", pa.string(), {"'x  '": "x  ", "''": ""}),
+    ("longtext character set utf8mb4", pa.string(), {"'é😀\\''": "é😀'"}),
+    ("varchar(5) character set latin1", pa.string(), {"'é'": "é"}),
+    ("binary(3)", pa.binary(), {"'x'": b"x\0\0"}),
+    ("varbinary(3)", pa.binary(), {"x'00ff'": b"\x00\xff"}),
+    ("longblob", pa.binary(), {"x'00ff'": b"\x00\xff", "''": b""}),
+    ("enum('a','b')", pa.string(), {"'b'": "b"}),
+    ("set('a','b')", pa.string(), {"'b,a'": "a,b"}),
+    ("json", pa.string(), {"'{\"a\":  1}'": '{"a":  1}'}),
+    ("uuid", pa.string(), {"'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}),
+    ("inet6", pa.string(), {"'::1'": "::1"}),
+]
+MYSQL_REFUSED = {
+    "decimal(65,30)": ("1.5", f"1.5{'0' * 29}"),
+    "time(6)": ("'-838:59:59'", "-838:59:59.000000"),
+    "bit(5)": ("b'101'", "00101"),
+    "point": ("point(1,2)", "POINT(1 2)"),
+    "geometry": ("point(1,2)", "POINT(1 2)"),
+}
+SQLITE: list[Case] = [
+    ("INTEGER", pa.int64(), {"9223372036854775807": 2**63 - 1, "-5": -5}),
+    ("BIGINT", pa.int64(), {"1": 1}),
+    ("REAL", pa.float64(), {"0.1": 0.1, "3": 3.0, "1e400": float("inf")}),
+    ("TEXT", pa.string(), {"'é😀'": "é😀", "5": "5", "''": ""}),
+    ("VARCHAR(3)", pa.string(), {"'longer'": "longer"}),
+    ("BLOB", pa.binary(), {"x'00ff'": b"\x00\xff", "x''": b""}),
+    ("BOOLEAN", pa.bool_(), {"1": True, "0": False}),
+    ("DATE", pa.date32(), {"'2024-03-31'": date(2024, 3, 31)}),
+    (
+        "DATETIME",
+        pa.timestamp("us"),
+        {
+            "'2024-03-31 02:30:00.123456'": datetime(2024, 3, 31, 2, 30, 0, 123456),
+            "'2024-03-31T02:30:00'": datetime(2024, 3, 31, 2, 30),
+            "'2024-03-31'": datetime(2024, 3, 31),
+        },
+    ),
+    (
+        "DECIMAL(10,2)",
+        pa.decimal128(10, 2),
+        {"1.1": Decimal("1.10"), "'7'": Decimal(7), "12345678.9": Decimal("12345678.9")},
+    ),
+    ("NUMERIC(20,0)", pa.decimal128(20, 0), {"9007199254740993": Decimal(9007199254740993)}),
+]
+SQLITE_REFUSED = {
+    "NUMERIC": ("0.30000000000000004", "0.30000000000000004"),
+    "": ("x'00ff'", "00FF"),
+    "BIGNUM": ("5", "5"),
+}

@@ -1,0 +1,173 @@
+"""Spark's JDBC reader gives the rows and types of the Arrow reader, from every kind of source."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.run.environment import spark_settings
+from lakehead.source.errors import NotExact
+from lakehead.source.jdbc import frame
+from lakehead.source.opening import open_source
+from lakehead.source.port import EVERY_REFUSED, Overrides, Query, TableName
+from lakehead.source.reading import read
+from lakehead.source.settings import SourceSettings
+from lakehead.spark.coordinates import DRIVERS
+from lakehead.spark.session import build_session, stop_session
+from tests.contract.source_scene import Database, all_rows
+from tests.contract.source_values import MYSQL, MYSQL_REFUSED, POSTGRESQL, POSTGRESQL_REFUSED, SQLITE, SQLITE_REFUSED
+
+pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytestmark = [
+    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
+]
+JARS = tuple(DRIVERS[scheme] for scheme in ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:sqlite:"))
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = build_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse"), jars=JARS))
+    yield session
+    stop_session(session)
+    gc.collect()
+
+
+def every_type(database: Database) -> str:
+    """A table with a column for each type that the server has, its edges below its NULLs, and names hard to spell."""
+    if database.kind == "postgresql":
+        database.run("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        database.run("CREATE TYPE pair AS (a integer, b text)")
+        database.run("CREATE DOMAIN price AS numeric(10,2) CHECK (VALUE > 0)")
+        database.run("CREATE DOMAIN dear_price AS price CHECK (VALUE > 1)")
+    exact, text = {
+        "postgresql": (POSTGRESQL, POSTGRESQL_REFUSED),
+        "mysql": (MYSQL, {declared: value for declared, (value, _) in MYSQL_REFUSED.items()}),
+        "sqlite": (SQLITE, {declared: value for declared, (value, _) in SQLITE_REFUSED.items()}),
+    }[database.kind]
+    columns = [(declared, list(values)) for declared, _, values in exact]
+    columns += [(declared, [value]) for declared, value in text.items()]
+    name, quote = database.name(), database.source.quote
+    said = ", ".join(f"{quote(f'c `{number}`.')} {declared} NULL" for number, (declared, _) in enumerate(columns))
+    database.run(f"CREATE TABLE {name} (id integer, {said})")
+    for row in range(-1, max(len(values) for _, values in columns)):
+        values = [given[row] if 0 <= row < len(given) else "NULL" for _, given in columns]
+        database.run(f"INSERT INTO {name} VALUES ({row}, {', '.join(values)})")
+    return name
+
+
+def test_every_type_is_the_same_by_jdbc_and_by_arrow(database: Database, spark: SparkSession) -> None:
+    table = database.table(every_type(database), Overrides(as_text=frozenset({EVERY_REFUSED})))
+    query = Query(table=table)
+    by_arrow = all_rows(database, query).sort_by("id")
+
+    with database.source.snapshot() as snapshot:
+        by_jdbc = frame(spark, database.source.parts(query, 1, snapshot)).toArrow().sort_by("id")
+
+    assert by_jdbc.schema.names == by_arrow.schema.names
+    assert [str(kind) for kind in by_jdbc.schema.types] == [str(kind) for kind in by_arrow.schema.types]
+    for name in by_arrow.schema.names:
+        assert str(by_jdbc[name].to_pylist()) == str(by_arrow[name].to_pylist()), table.column(name).declared
+
+
+def test_parts_are_read_as_arrow_in_tasks(database: Database, spark: SparkSession) -> None:
+    name = database.name()
+    database.numbers(name, 5_000)
+    with database.source.snapshot() as snapshot:
+        parts = database.source.parts(Query(table=database.table(name)), 4, snapshot)
+
+        counted = (
+            spark.sparkContext.parallelize(parts, 2).map(lambda part: sum(b.num_rows for b in read(part))).collect()
+        )
+
+    assert len(counted) == 4
+    assert sum(counted) == 5_000
+
+
+def test_parts_by_jdbc_see_one_snapshot(postgresql: Database, spark: SparkSession) -> None:
+    name = postgresql.name()
+    postgresql.numbers(name, 5_000, v="0")
+
+    with postgresql.source.snapshot() as snapshot:
+        parts = postgresql.source.parts(Query(table=postgresql.table(name)), 4, snapshot)
+        rows = frame(spark, parts)
+        postgresql.run(f"UPDATE {name} SET v = 1")
+        postgresql.run(f"DELETE FROM {name} WHERE id % 2 = 0")
+        read: pa.Table = rows.toArrow()
+
+    assert rows.rdd.getNumPartitions() == 4
+    assert sorted(read["id"].to_pylist()) == list(range(1, 5_001))
+    assert set(read["v"].to_pylist()) == {0}
+
+
+def test_a_value_that_cannot_be_carried_stops_a_read_by_jdbc_too(postgresql: Database, spark: SparkSession) -> None:
+    name = postgresql.name()
+    postgresql.run(f"CREATE TABLE {name} (at timestamp)")
+    postgresql.run(f"INSERT INTO {name} VALUES ('infinity')")
+
+    rows = frame(spark, postgresql.source.parts(Query(table=postgresql.table(name)), 1))
+
+    with pytest.raises(PySparkException, match=r"column 'at' of type .* has the value 'infinity'"):
+        rows.collect()
+
+
+def test_a_database_that_is_only_known_by_its_jdbc_url_is_read_whole(postgresql: Database, spark: SparkSession) -> None:
+    name = f"{postgresql.name()}_x"  # with a wildcard of the catalogue in it
+    postgresql.run(
+        f'CREATE TABLE {name} (id integer PRIMARY KEY, "a `b`." numeric(9,2), at timestamp, big numeric, z timestamptz)'
+    )
+    postgresql.run(f"INSERT INTO {name} VALUES (1, 1.5, '2024-03-31 02:30:00.123456', 5, now())")
+    postgresql.run(f"INSERT INTO {name} VALUES (2)")
+    postgresql.run(f"CREATE TABLE {name.replace('_', 'y')} (id text)")
+    known = postgresql.settings
+    settings = SourceSettings.parse(
+        f"jdbc:postgresql://{known.host}:{known.port}/{known.database}", user=known.user, password=known.password
+    )
+    source = open_source(settings, spark)
+    try:
+        with pytest.raises(NotExact, match=r"Column 'big' of type .* Column 'z' of type"):
+            source.catalogue(TableName(name)).readable()
+        table = source.catalogue(TableName(name), Overrides(as_text=frozenset({"big"})))
+        query = Query(table=table, columns=("id", "a `b`.", "at", "big"))
+        rows = frame(spark, source.parts(query, 4)).toArrow().sort_by("id")
+
+        assert source.count(query) == 2
+        assert not source.can.incremental
+        assert table.primary_key == ("id",)
+        assert [str(kind) for kind in rows.schema.types] == ["int32", "decimal128(9, 2)", "timestamp[us]", "string"]
+        assert rows.to_pylist()[0] == {
+            "id": 1,
+            "a `b`.": Decimal("1.50"),
+            "at": datetime(2024, 3, 31, 2, 30, 0, 123456),  # noqa: DTZ001 - it has no zone
+            "big": "5",
+        }
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("jdbc:postgresql://{host}:{port}/{database}", Misconfigured, "refused user 'lakehead' or the password"),
+        ("jdbc:postgresql://127.0.0.1:1/x", Unavailable, "cannot be reached"),
+        ("jdbc:unheardof:x", Misconfigured, "no JDBC driver"),
+    ],
+)
+def test_what_goes_wrong_by_jdbc_is_one_sentence_without_the_password(
+    postgresql: Database, spark: SparkSession, url: str, error: type[LakeheadError], said: str
+) -> None:
+    known = postgresql.settings
+    place = url.format(host=known.host, port=known.port, database=known.database)
+
+    with pytest.raises(error, match=said) as raised:
+        open_source(SourceSettings.parse(place, user="lakehead", password="c4nary"), spark)
+    assert "c4nary" not in repr(raised.value) + repr(raised.value.__context__)

@@ -1,0 +1,96 @@
+"""A source's URL is read whole or refused, and its password is never said."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from lakehead.errors import Misconfigured
+from lakehead.source.settings import SourceSettings
+
+CANARY = "c4nary/p:w@d#%"
+
+
+def test_a_url_is_read_with_everything_in_it() -> None:
+    settings = SourceSettings.parse("postgresql://me:p%2Fw@db.example:5433/shop%20x?sslmode=require")
+
+    assert (settings.kind, settings.host, settings.port, settings.database) == (
+        "postgresql",
+        "db.example",
+        5433,
+        "shop x",
+    )
+    assert (settings.user, settings.password, settings.options) == ("me", "p/w", (("sslmode", "require"),))
+    assert settings.url() == "postgresql://me:p%2Fw@db.example:5433/shop%20x?sslmode=require"
+
+
+def test_the_password_is_in_no_repr_and_travels_to_tasks() -> None:
+    settings = SourceSettings.parse("mysql://me@db/shop", password=CANARY)
+
+    assert "c4nary" not in repr(settings) + str(settings)
+    assert pickle.loads(pickle.dumps(settings)).password == CANARY  # noqa: S301 - our own
+    assert settings.scrubbed(f"failed for {CANARY} and {settings.url()}").count("***") == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "shop",
+        "oracle://me@db/shop",
+        "postgresql://db/shop",
+        "postgresql://me@db",
+        "postgresql://me@db:port/shop",
+        f"postgresql://me:{CANARY}@db/shop",
+        "postgresql://me@db/shop?password=c4nary",
+        "postgresql://me@db/shop?sslmode",
+        "mysql://me@db/shop?ssl=1",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file?mode=rw",
+        "jdbc:oracle:thin:@db?password=c4nary",
+        "jdbc:oracle:thin:me/c4nary@db",
+        "jdbc:sqlserver://db;password=c4nary",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_a_sentence_without_the_password(url: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        SourceSettings.parse(url)
+    assert str(refused.value).endswith(".")
+    assert "c4nary" not in str(refused.value) + repr(refused.value.__context__)
+
+
+def test_what_tasks_load_is_neither_spark_nor_iceberg_nor_a_driver_that_they_do_not_need() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import lakehead.source.reading, sys; print(*sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.split()
+
+    assert not {"pyspark", "pyiceberg", "sqlglot", "psycopg", "pymysql", "connectorx", "sqlalchemy"} & set(loaded)
+
+
+def test_a_missing_driver_is_one_sentence() -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys; sys.modules['psycopg'] = None\n"
+                "from lakehead.source.opening import open_source\n"
+                "from lakehead.source.settings import SourceSettings\n"
+                "from lakehead.errors import Misconfigured\n"
+                "try: open_source(SourceSettings.parse('postgresql://me@db/shop'))\n"
+                "except Misconfigured as error: print(error)"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+    assert "Install lakehead[postgresql]" in told
