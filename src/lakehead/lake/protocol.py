@@ -44,7 +44,8 @@ class Lander(Generic[Rows]):
     async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
         """Land what of these units has not landed. On return, all that we hold the lease of are in the table.
 
-        Returns the landing that was published here, or None where nothing was left to do. Raises `HistoryBroken` or
+        Returns the landing that was published here, or None where nothing was left to do: also where the answer to our
+        own commit was lost and somebody else has settled it since. Raises `HistoryBroken` or
         `UnitsGone` where an operator must decide, `AuditFailed`, and `Unavailable` when others were faster each time.
         """
         async with AsyncExitStack() as turn:

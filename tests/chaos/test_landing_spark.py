@@ -1,0 +1,252 @@
+"""Landings by real Spark whose process is killed, and merges whose branch is swept meanwhile."""
+
+import asyncio
+import gc
+import os
+import select
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehead.lake.commits import set_main
+from lakehead.lake.landing import Landing, Share, Unit
+from lakehead.lake.lane import StagingFailed
+from lakehead.lake.merge import BRANCH, MergeStager
+from lakehead.lake.ports import AuditFailed
+from lakehead.lake.table import IcebergTable
+from lakehead.spark.session import build_session, stop_session
+from tests.chaos.landing_child import (
+    OVER,
+    Borrowed,
+    Order,
+    Own,
+    Place,
+    Way,
+    assert_landed_once,
+    assert_nothing_is_left,
+    carry_out,
+    lander_of,
+    make_table,
+    sweep_all,
+    workers,
+)
+from tests.faults.failpoints import Once, Reach, with_failpoints
+from tests.lakehouse import ROWS, SCHEMA, Lakehouse
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+JVM_SECONDS = 60
+# One for each thing that may be left. What comes before and after them is the same for every stager.
+MOMENTS = {
+    Way.ARROW: ("after stage", "before publish", "after publish"),
+    Way.MERGE: ("after create", "after run", "after audited", "before publish", "after publish"),
+}
+EARLIER = Order(("earlier",))
+SUCCESSOR = Order(("a",), owner="successor")
+SLOW = Order(("a",), owner="slow", lease=OVER, way=Way.MERGE)
+ROWS_OF = {Way.ARROW: ROWS, Way.MERGE: 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Iterator[SparkSession]:
+    session = build_session(Lakehouse.settings(folder))
+    yield session
+    stop_session(session)
+    gc.collect()
+
+
+@pytest.fixture
+def lakehouse(session: SparkSession, folder: Path) -> Iterator[Lakehouse]:
+    opened = Place(folder).open(session)
+    yield opened
+    opened.close()
+
+
+def branches_of(table: IcebergTable) -> list[str]:
+    return [name for name in table.load().metadata.refs if name.startswith(BRANCH)]
+
+
+@pytest.mark.parametrize("way", MOMENTS, ids=["appends", "merges"])
+def test_a_spark_lander_killed_at_any_step_is_repaired_by_the_next_run(
+    way: Way, lakehouse: Lakehouse, folder: Path
+) -> None:
+    place = Place(folder, way.name.lower())
+    table = make_table(lakehouse, place)
+    landed, left = ["earlier"], 0
+    carry_out(lakehouse, table, Order(("earlier",), way=way))
+    for moment in MOMENTS[way]:
+        a, b, c = (f"{moment} {letter}" for letter in "abc")
+        with workers(place, spark=Borrowed.of(lakehouse.session)) as [doomed]:
+            order = Order((a, b), owner="doomed", lease=OVER, way=way, die_at=moment)
+            assert doomed.death(order) == moment
+
+        carry_out(lakehouse, table, Order((b, c, a), owner="successor", way=way))
+        landed += [a, b, c]
+        assert_landed_once(lakehouse, table, landed, rows=ROWS_OF[way])
+        assert merged_once(table) or way is not Way.MERGE
+        # What is published has no branch any more; only a merge that died before that leaves one.
+        left += way is Way.MERGE and moment != "after publish"
+        assert len(branches_of(table)) == left
+    assert_nothing_is_left(table)
+    assert sorted(lakehouse.units_in(table)) == sorted(landed)
+
+
+def merged_once(table: IcebergTable) -> bool:
+    """A merge counts in the row's number how often its unit came."""
+    return set(table.load().scan().to_arrow()["number"].to_pylist()) == {1}
+
+
+def test_a_killed_process_takes_its_jvm_along(lakehouse: Lakehouse, folder: Path) -> None:
+    place = Place(folder, "own")
+    table = make_table(lakehouse, place)
+    with workers(place, spark=Own.JVM) as [doomed]:
+        jvm = os.pidfd_open(doomed.jvm())
+        try:
+            order = Order(("a", "b"), owner="doomed", lease=OVER, way=Way.ARROW, die_at="after stage")
+            assert doomed.death(order) == "after stage"
+            assert select.select([jvm], [], [], JVM_SECONDS)[0], "its JVM lives on"
+        finally:
+            os.close(jvm)
+
+    carry_out(lakehouse, table, Order(("a", "b"), owner="successor", way=Way.ARROW))
+    assert_landed_once(lakehouse, table, ["a", "b"])
+
+
+def test_a_merge_that_another_landing_has_overtaken_is_made_again_with_its_rows(
+    lakehouse: Lakehouse, folder: Path
+) -> None:
+    table = make_table(lakehouse, Place(folder, "overtaken"))
+    carry_out(lakehouse, table, EARLIER)
+    other = Order(("other",), owner="other")
+    overtaken = Once("before publish", lambda: in_a_thread(lambda: carry_out(lakehouse, table, other)))
+    carry_out(lakehouse, table, Order(("merged",), way=Way.MERGE), overtaken)
+
+    assert overtaken.came
+    assert lakehouse.units_in(table) == {"earlier": ROWS, "other": ROWS, "merged": 1}
+
+
+def test_a_merge_whose_branch_was_swept_before_it_began_fails_and_publishes_nothing(
+    lakehouse: Lakehouse, folder: Path
+) -> None:
+    table = make_table(lakehouse, Place(folder, "swept"))
+    carry_out(lakehouse, table, EARLIER)
+
+    def others() -> None:
+        sweep_all(table)
+        carry_out(lakehouse, table, SUCCESSOR)
+
+    swept = Once("before run", lambda: in_a_thread(others))
+    with pytest.raises(StagingFailed, match="does not exist"):
+        carry_out(lakehouse, table, SLOW, swept)
+
+    assert swept.came
+    assert_landed_once(lakehouse, table, ["earlier", "a"])
+    assert carry_out(lakehouse, table, SLOW) is None
+    assert_landed_once(lakehouse, table, ["earlier", "a"])
+
+
+def test_a_merge_whose_branch_was_swept_while_it_ran_does_not_publish_the_branch_that_it_made_again(
+    lakehouse: Lakehouse, folder: Path
+) -> None:
+    table = make_table(lakehouse, Place(folder, "swept_while_it_ran"))
+    carry_out(lakehouse, table, EARLIER)
+    slow = SlowAppend(folder / "swept_while_it_ran")
+    with ThreadPoolExecutor(1) as thread:
+        landing = thread.submit(carry_out_by, slow, lakehouse, table)
+        with slow.meanwhile():
+            [branch] = branches_of(table)
+            sweep_all(table)
+            assert branches_of(table) == []
+            carry_out(lakehouse, table, SUCCESSOR)
+        with pytest.raises(AuditFailed, match="dropped it during the merge"):
+            landing.result()
+
+    assert branches_of(table) == [branch], "Iceberg does not make it again any more: is the audit still of use?"
+    assert_landed_once(lakehouse, table, ["earlier", "a"])
+    assert_nothing_is_left(table)
+
+
+def test_a_branch_that_was_made_again_is_not_published_even_if_main_was_rolled_back_to_where_it_was(
+    lakehouse: Lakehouse, folder: Path
+) -> None:
+    table = make_table(lakehouse, Place(folder, "rolled_back"))
+    carry_out(lakehouse, table, EARLIER)
+    fenced = asyncio.run(table.head())
+    assert fenced.snapshot is not None
+    slow, back = SlowAppend(folder / "rolled_back"), set_main(fenced.snapshot)
+
+    def roll_back() -> None:
+        table.commit(asyncio.run(table.head()), lambda _: ((back,), ()))
+
+    with ThreadPoolExecutor(1) as thread:
+        reach = Once("after run", lambda: in_a_thread(roll_back))
+        landing = thread.submit(carry_out_by, slow, lakehouse, table, reach)
+        with slow.meanwhile():
+            [branch] = branches_of(table)
+            lakehouse.session.sql(f"ALTER TABLE lake.t.rolled_back DROP BRANCH `{branch}`")
+            carry_out(lakehouse, table, SUCCESSOR)
+        with pytest.raises(AuditFailed, match="dropped it during the merge"):
+            landing.result()
+
+    assert asyncio.run(table.head()) == fenced
+    assert lakehouse.units_in(table) == {"earlier": ROWS}
+
+
+class SlowAppend:
+    """Statements that write ten rows of each unit, and that wait in the middle of it until a test says go."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._started, self._go = folder / "started", folder / "go"
+        for pipe in (self._started, self._go):
+            os.mkfifo(pipe)
+
+    def __call__(self, session: SparkSession, target: str, shares: Sequence[Share]) -> None:
+        started, go, units = str(self._started), str(self._go), [share.unit.id for share in shares]
+
+        def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in batches:
+                Path(started).write_text("started")
+                Path(go).read_text()
+                for unit in units:
+                    yield pa.RecordBatch.from_pydict(
+                        {"unit": [unit] * ROWS, "number": pa.array(range(ROWS), pa.int64())}
+                    )
+
+        session.range(1, numPartitions=1).mapInArrow(rows, SCHEMA).writeTo(target).append()
+
+    @contextmanager
+    def meanwhile(self) -> Iterator[None]:
+        """What is done between the moment when rows are asked for and the moment when they come."""
+        assert self._started.read_text() == "started"
+        try:
+            yield
+        finally:
+            self._go.write_text("go")
+
+
+def carry_out_by(
+    merge: SlowAppend, lakehouse: Lakehouse, table: IcebergTable, reach: Reach = lambda _: None
+) -> Landing | None:
+    lander = with_failpoints(lander_of(lakehouse, table, SLOW), reach)
+    taken = lakehouse.progress(SLOW.owner).take(table.uuid, [Unit(unit) for unit in SLOW.units])
+    stager = replace(cast(MergeStager, lander.stager), merge=merge)
+    return asyncio.run(replace(lander, stager=stager).land(taken))
+
+
+def in_a_thread(action: Callable[[], object]) -> None:
+    """Do it where no event loop runs yet."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(action).result()
