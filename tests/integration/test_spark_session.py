@@ -55,6 +55,13 @@ def test_the_embedded_catalog_is_one_that_pyiceberg_shares(spark: SparkSession, 
         catalog.close()
 
 
+def test_workers_have_loaded_what_tasks_need_and_look_into_no_archive(spark: SparkSession) -> None:
+    def look(_: Iterable[int]) -> Iterable[tuple[bool, list[str]]]:
+        yield "pyarrow.parquet" in sys.modules, [path for path in sys.path if path.endswith((".jar", ".zip"))]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect() == [(True, [])]
+
+
 def test_time_is_utc_in_sql_in_the_jvm_and_in_tasks(spark: SparkSession) -> None:
     def zone(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield from (pa.RecordBatch.from_pydict({"zone": [time.tzname[0]]}) for _ in batches)

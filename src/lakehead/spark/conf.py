@@ -51,6 +51,8 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Spark's 200 are for a cluster: with two cores, expiring a few snapshots takes four times as long with them.
         conf["spark.sql.shuffle.partitions"] = "16"
+        if settings.python is None:
+            conf["spark.python.daemon.module"] = "lakehead.spark.workers"
     else:
         conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
     for name, properties in settings.all_catalogs.items():
