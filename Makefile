@@ -23,7 +23,8 @@ $(READY): requirements-dev.txt pyproject.toml
 
 JOBS ?= 2
 test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -q tests/sim
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --ignore tests/sim
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
 	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200 -m "not slow"

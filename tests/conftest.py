@@ -8,10 +8,9 @@ from tests.servers.seaweed import Seaweed
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, a file's tests share one: they share its sessions and servers. Simulations need none."""
+    """With several processes, a file's tests share one: they share its sessions and servers."""
     for item in items:
-        if "tests/sim/" not in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

@@ -387,7 +387,7 @@ def test_a_reader_that_always_fails_is_one_sentence(lakehouse: Lakehouse) -> Non
         table,
         lakehouse.arrow_stager(table, read=read),
         StagingFailed,
-        r"The tasks that write rows for t\.always_fails failed: ValueError: no such thing as [ab] Nothing was publ",
+        r"The tasks that write rows for t\.always_fails failed: ValueError: no such thing as [ab]\. Nothing was publ",
     )
     assert "\n" not in said
 
