@@ -40,7 +40,10 @@ from tests.chaos.landing_child import (
 from tests.faults.failpoints import Once, Reach, with_failpoints
 from tests.lakehouse import ROWS, SCHEMA, Lakehouse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
+]
 
 JVM_SECONDS = 60
 # One for each thing that may be left. What comes before and after them is the same for every stager.
