@@ -141,7 +141,7 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
 
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
     partitions = {same_partition(file.partition) for file in rows.files}
-    for old in _live_files(table):
+    for old in live_files(table):
         if rows.change is Change.REPLACE:
             yield old
         elif old.spec_id != rows.spec_id:
@@ -154,7 +154,8 @@ def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
             yield old
 
 
-def _live_files(table: Iceberg) -> Iterable[IcebergDataFile]:
+def live_files(table: Iceberg) -> Iterable[IcebergDataFile]:
+    """The data files that main holds."""
     snapshot = table.metadata.snapshot_by_name(MAIN_BRANCH)
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         if manifest.content is ManifestContent.DATA:

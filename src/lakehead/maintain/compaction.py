@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table import TableProperties
 from pyiceberg.utils.properties import property_as_int
@@ -17,6 +16,7 @@ from pyspark.sql import Row, SparkSession
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Random
+from lakehead.lake.commits import live_files
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
@@ -126,21 +126,13 @@ def candidates(table: IcebergTable, options: Mapping[str, str]) -> Compacted:
     smallest = _whole(options, "min-file-size-bytes", int(target * _SMALL))
     largest = _whole(options, "max-file-size-bytes", int(target * _LARGE))
     every = options.get("rewrite-all") == "true"
-    wrong = [file for file in _live(iceberg) if every or not smallest <= file.file_size_in_bytes <= largest]
+    wrong = [file for file in live_files(iceberg) if every or not smallest <= file.file_size_in_bytes <= largest]
     together = Counter((file.spec_id, file.partition) for file in wrong)
     enough = 1 if every else _whole(options, "min-input-files", 5)
     chosen = [file for file in wrong if together[file.spec_id, file.partition] >= enough]
     return Compacted(
         table=table.name, data_files=len(chosen), bytes=sum(file.file_size_in_bytes for file in chosen), tries=0
     )
-
-
-def _live(iceberg: Iceberg) -> Iterator[DataFile]:
-    snapshot = iceberg.current_snapshot()
-    for manifest in snapshot.manifests(iceberg.io) if snapshot else ():
-        if manifest.content is ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=True):
-                yield entry.data_file
 
 
 def _position_deletes(iceberg: Iceberg) -> bool:

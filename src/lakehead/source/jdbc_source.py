@@ -25,12 +25,12 @@ from lakehead.source.port import (
     ServerTime,
     TableInfo,
     TableName,
-    Value,
     way_out,
 )
 from lakehead.source.settings import SourceSettings
 from lakehead.spark.coordinates import driver
 from lakehead.spark.reasons import reason_of
+from lakehead.state.model import Value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

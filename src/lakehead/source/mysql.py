@@ -19,11 +19,11 @@ from lakehead.source.port import (
     ServerTime,
     TableInfo,
     TableName,
-    Value,
     quoted,
 )
 from lakehead.source.sentences import told
 from lakehead.source.settings import SourceSettings
+from lakehead.state.model import Value
 
 SESSION = ("SET time_zone = '+00:00'", "SET sql_mode = 'ANSI_QUOTES'", "SET NAMES utf8mb4")
 """What every connection is told first: moments are UTC, and what a text means does not depend on the server."""

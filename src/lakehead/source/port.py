@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
@@ -13,9 +12,7 @@ import pyarrow as pa
 from lakehead.errors import Misconfigured
 from lakehead.source.errors import NotExact
 from lakehead.source.settings import SourceSettings
-
-Value = int | Decimal | str | datetime | date
-"""What bounds and windows are made of. A datetime with a zone for columns that have one, without for the others."""
+from lakehead.state.model import Value
 
 EVERY_REFUSED = "*"
 """Among the columns to read as text: every one that would be refused."""

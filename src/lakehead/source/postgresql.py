@@ -20,13 +20,13 @@ from lakehead.source.port import (
     ServerTime,
     TableInfo,
     TableName,
-    Value,
     quoted,
 )
 from lakehead.source.postgresql_types import column_of
 from lakehead.source.sentences import told
 from lakehead.source.settings import READER, SourceSettings
 from lakehead.source.splits import block_cuts
+from lakehead.state.model import Value
 
 if TYPE_CHECKING:
     import psycopg

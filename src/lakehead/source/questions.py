@@ -9,20 +9,10 @@ import pyarrow.types as kinds
 
 from lakehead.errors import Misconfigured
 from lakehead.source.errors import NotExact
-from lakehead.source.port import (
-    EVERY_REFUSED,
-    Column,
-    Nulls,
-    Overrides,
-    Query,
-    ReadPart,
-    TableInfo,
-    TableName,
-    Value,
-    Window,
-)
+from lakehead.source.port import EVERY_REFUSED, Column, Nulls, Overrides, Query, ReadPart, TableInfo, TableName, Window
 from lakehead.source.settings import SourceSettings
 from lakehead.source.splits import Cut, cut_evenly, ranges
+from lakehead.state.model import Value
 
 SAMPLE = 20_000
 """About how many values show where a query is cut."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lakehead.source.port import Value
+from lakehead.state.model import Value
 
 _EVEN = 1.25
 

@@ -23,12 +23,12 @@ from lakehead.source.port import (
     ServerTime,
     TableInfo,
     TableName,
-    Value,
     quoted,
 )
 from lakehead.source.sentences import told
 from lakehead.source.settings import SourceSettings
 from lakehead.source.sqlite_types import column_of
+from lakehead.state.model import Value
 
 _ROW = Column(name="rowid", declared="INTEGER", arrow=pa.int64(), splits=True)
 
