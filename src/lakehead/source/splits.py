@@ -50,10 +50,11 @@ def ranges(column: str, literals: Sequence[str]) -> list[str]:
 def block_cuts(pages: Sequence[int], number: int) -> list[int]:
     """Block numbers at which ranges begin that hold about the same number of blocks of several relations together."""
     total = sum(pages)
-    if total < 2 or number < 2:
+    number = min(number, total)
+    if number < 2:
         return []
     cuts, behind, block, left = [], 0, 0, sorted(pages)
-    for step in range(1, min(number, total)):
+    for step in range(1, number):
         wanted = step * total // number
         while left:
             alive = len(left)
