@@ -107,7 +107,7 @@ class Scene:
 
     def lander(self, table: IcebergTable, stager: Any = None) -> Lander[Any]:
         arrow = ArrowStager(
-            session=self.session, table=table, ids=RandomIds(), read=rows_of, split=lambda share: [share]
+            session=self.session, table=table, ids=RandomIds(), read=rows_of, split=lambda share, _: [share]
         )
         return Lander(
             pipeline="bench",

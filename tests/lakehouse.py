@@ -14,7 +14,7 @@ from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.catalog import open_catalog
-from lakehead.lake.landing import Landing, Share, Unit
+from lakehead.lake.landing import Landing, Reached, Share, Unit
 from lakehead.lake.lane import ArrowStager
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
@@ -38,7 +38,7 @@ def rows_of(share: Share) -> Iterable[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"unit": [share.unit.id] * ROWS, "number": pa.array(range(ROWS), pa.int64())})
 
 
-def whole(share: Share) -> Sequence[Share]:
+def whole(share: Share, _: Reached) -> Sequence[Share]:
     """A share read in one part."""
     return [share]
 

@@ -194,7 +194,7 @@ def test_every_type_is_read_as_it_was_landed_by_both_sides(lakehouse: Lakehouse)
     again = lakehouse.table("types_again")
     assert plain_rows(again.load().scan().to_arrow().to_pylist()) == landed
 
-    frame = FrameStager(session=spark, table=again, ids=RandomIds(), frame=lambda _: spark.table("lake.t.types"))
+    frame = FrameStager(session=spark, table=again, ids=RandomIds(), frame=lambda *_: spark.table("lake.t.types"))
     assert lakehouse.land(again, "a frame", stager=frame)
     assert plain_rows(again.load().scan().to_arrow().to_pylist()) == sorted(landed * 2)
 
@@ -271,7 +271,7 @@ class Both:
         self.holds(rows)
 
     def frame(self, rows: Sequence[Row]) -> None:
-        def frame(_: Sequence[Share]) -> DataFrame:
+        def frame(*_: object) -> DataFrame:
             return self.lakehouse.session.createDataFrame(pa.table(self.batch(rows))).repartition(2)
 
         stager = FrameStager(session=self.lakehouse.session, table=self.table, ids=RandomIds(), frame=frame)

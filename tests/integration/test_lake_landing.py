@@ -66,7 +66,7 @@ def test_token_units_watermark_and_counts_stand_in_the_snapshot(lakehouse: Lakeh
     lakehouse.land(table, "before")
     first = table.load().metadata.current_snapshot_id
 
-    def frame(shares: Sequence[Share]) -> DataFrame:
+    def frame(shares: Sequence[Share], _: Reached) -> DataFrame:
         table = pa.Table.from_batches([batch for share in shares for batch in rows_of(share)])
         return lakehouse.session.createDataFrame(table)
 
@@ -120,7 +120,7 @@ def test_a_hundred_thousand_units_land_at_once_and_are_known_again(lakehouse: La
         theirs = pa.array(numbers, pa.int64())
         yield pa.RecordBatch.from_arrays([theirs.cast(pa.string()), theirs], names=["unit", "number"])
 
-    def split(share: Share) -> list[list[int]]:
+    def split(share: Share, _: Reached) -> list[list[int]]:
         number = int(share.unit.id.removeprefix("unit-"))
         return [[number]] if number % 100 == 0 else []  # most have no row: it is the units that are many
 
@@ -355,7 +355,7 @@ def test_a_frame_whose_task_fails_is_tried_again_and_its_rows_are_there_once(
             Path(mark).touch()
             raise ConnectionResetError("once")
 
-    def frame(_: Sequence[Share]) -> DataFrame:
+    def frame(*_: object) -> DataFrame:
         return lakehouse.session.range(0, 100, 1, 3).mapInArrow(rows, "unit string, number bigint")
 
     stager = FrameStager(session=lakehouse.session, table=table, ids=RandomIds(), frame=frame)
@@ -412,7 +412,7 @@ def test_a_value_that_the_table_cannot_hold_is_one_sentence_at_the_first_try(
     assert "\n" not in said
     assert len(list(tmp_path.iterdir())) == 2, "each unit was read once: trying again would not help"
 
-    def frame(_: Sequence[Share]) -> DataFrame:
+    def frame(*_: object) -> DataFrame:
         return lakehouse.session.sql("SELECT 'a' AS unit, 1.5D AS number")
 
     stager = FrameStager(session=lakehouse.session, table=table, ids=RandomIds(), frame=frame)
@@ -422,7 +422,7 @@ def test_a_value_that_the_table_cannot_hold_is_one_sentence_at_the_first_try(
 def test_a_frame_that_cannot_be_read_is_one_sentence(lakehouse: Lakehouse) -> None:
     table = lakehouse.create("unreadable")
 
-    def frame(_: Sequence[Share]) -> DataFrame:
+    def frame(*_: object) -> DataFrame:
         return lakehouse.session.table("lake.t.no_such_table")
 
     stager = FrameStager(session=lakehouse.session, table=table, ids=RandomIds(), frame=frame)

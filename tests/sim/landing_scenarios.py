@@ -7,7 +7,7 @@ from lakehead.errors import Unavailable
 from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, Unit
 from lakehead.lake.landing import Pointer as PointerTo
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from lakehead.lake.protocol import Lander
+from lakehead.lake.protocol import Lander, Reaching
 from lakehead.storage.backoff import Backoff
 from tests.sim.landing_model import (
     Database,
@@ -232,7 +232,8 @@ QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
 class PlansBeforeTheFence(Lander[Files]):
     """Broken on purpose: decides what to land before it has settled what others landed."""
 
-    async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
+    async def land(self, units: Sequence[Unit], *, reached: Reached | Reaching = NOWHERE) -> Landing | None:
+        assert isinstance(reached, Reached), "the model's workers know it before the fence"
         for _ in self.backoff.pauses(self.random):
             seen = await self.progress.pointer(self.table.uuid)
             shares = await self.progress.plan(self.table.uuid, at=seen.snapshot, units=units)

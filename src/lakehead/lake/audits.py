@@ -39,6 +39,16 @@ def every_row_once(staged: Staged[NewFiles]) -> None:
         raise AuditFailed(f"{read} rows were read and {rows.rows} were written.")
 
 
+def count_nulls(staged: Staged[NewFiles], columns: Sequence[str]) -> dict[str, int]:
+    """How many of the new rows have no value in each of the columns, as the new files' own statistics tell."""
+    counted = dict.fromkeys(columns, 0)
+    for file in staged.rows.files:
+        footer = pq.read_metadata(pa.BufferReader(file.footer))
+        for column, nulls in _nulls(footer, columns):
+            counted[column] += nulls
+    return counted
+
+
 def no_null(columns: Sequence[str]) -> Callable[[Staged[NewFiles]], None]:
     """None of the columns has a null in the new files, as their own statistics tell."""
 

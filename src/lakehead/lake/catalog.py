@@ -3,6 +3,7 @@
 from urllib.parse import quote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lakehead.errors import Misconfigured
 from lakehead.spark.settings import Properties
@@ -26,7 +27,12 @@ def open_catalog(name: str, properties: Properties) -> Catalog:
     match given.get("type"):
         case "jdbc":
             user, password = given.pop("jdbc.user", ""), given.pop("jdbc.password", "")
-            return load_catalog(name, **given | {"type": "sql", "uri": _sql_url(given.get("uri", ""), user, password)})
+            given |= {"type": "sql", "uri": _sql_url(given.get("uri", ""), user, password)}
+            try:
+                return load_catalog(name, **given)
+            except (OperationalError, ProgrammingError):
+                # Whoever opens a new catalog makes its tables; of two at once, one finds them there.
+                return load_catalog(name, **given)
         case "rest" | "hive" | "glue":
             return load_catalog(name, **given)
         case kind:

@@ -44,8 +44,9 @@ class ArrowStager(Generic[Part]):
     read: Callable[[Part], Iterable[pa.RecordBatch]]
     """Runs in the tasks. On a cluster, what it needs must be installed there."""
 
-    split: Callable[[Share], Sequence[Part]]
-    """What of a share is read by itself: parts of one share may be read side by side."""
+    split: Callable[[Share, Reached], Sequence[Part]]
+    """What of a share is read by itself: parts of one share may be read side by side. It is told how far the table
+    will be with them."""
 
     change: Change = Change.APPEND
     tasks: int | None = None
@@ -57,7 +58,7 @@ class ArrowStager(Generic[Part]):
             (share.unit, number, part)
             for share in shares
             if share.spans != ()
-            for number, part in enumerate(self.split(share))
+            for number, part in enumerate(self.split(share, reached))
         ]
         context = self.session.sparkContext
         iceberg, name, read = self.table.seen(), _name(token, self.ids), self.read
@@ -84,7 +85,7 @@ class FrameStager:
     session: SparkSession
     table: IcebergTable
     ids: Ids
-    frame: Callable[[Sequence[Share]], DataFrame]
+    frame: Callable[[Sequence[Share], Reached], DataFrame]
     change: Change = Change.APPEND
 
     async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[NewFiles]:
@@ -93,7 +94,7 @@ class FrameStager:
         target = target_of(iceberg)
 
         def run() -> list[Wrote]:
-            frame = self.frame(shares)
+            frame = self.frame(shares, reached)
             names = frame.columns
 
             def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

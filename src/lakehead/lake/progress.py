@@ -1,10 +1,13 @@
 """`Progress` over the state database: the landing protocol's words in the state's."""
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
+from lakehead.errors import LakeheadError
 from lakehead.lake.landing import BEGINNING, Pointer, Share, Snapshot, SnapshotId, Unit, shares_of
 from lakehead.lake.ports import UnitsGone
 from lakehead.state.model import Landing as StateLanding
@@ -12,8 +15,9 @@ from lakehead.state.model import Numbered, PointerMoved, Spans
 from lakehead.state.model import Pointer as StatePointer
 from lakehead.state.state import State
 
-LEASE = timedelta(minutes=10)
-"""How long a unit is ours without a word from us. It saves work that would be done twice; safety is not its job."""
+LEASE = timedelta(minutes=1)
+"""How long a unit is ours without a word from us. It saves work that would be done twice; safety is not its job.
+Whoever comes after a crash waits for as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,33 @@ class StateProgress:
             got = self.state.shards.acquire(table, names, owner=self.owner, lease_until=until, generation=generation)
             ours |= {Unit(name, generation) for name in got}
         return [unit for unit in wanted if unit in ours]
+
+    @contextmanager
+    def holding(self, table: str, units: Sequence[Unit]) -> Iterator[None]:
+        """Keep units ours for as long as the work on them lasts; give those back that have not landed then."""
+        done = threading.Event()
+
+        def extend() -> None:
+            while not done.wait(self.lease.total_seconds() / 3):
+                with suppress(LakeheadError):  # a lease that is lost costs work, not correctness
+                    self._extend(table, units)
+
+        ticker = threading.Thread(target=extend, name="lakehead-lease", daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            done.set()
+            ticker.join()
+            for generation, theirs in _by_generation(units):
+                names = [unit.id for unit in theirs]
+                with suppress(LakeheadError):  # then others wait until it is over
+                    self.state.shards.release(table, names, owner=self.owner, generation=generation)
+
+    def _extend(self, table: str, units: Sequence[Unit]) -> None:
+        for generation, theirs in _by_generation(units):
+            names, until = [unit.id for unit in theirs], self.state.now() + self.lease
+            self.state.shards.extend(table, names, owner=self.owner, lease_until=until, generation=generation)
 
     async def pointer(self, table: str) -> Pointer:
         """How far the table is settled."""

@@ -23,6 +23,10 @@ from lakehead.storage.backoff import Backoff
 Audit = Callable[[Staged[Rows]], None]
 """Raises `AuditFailed` where rows must not be published; main is then untouched."""
 
+Reaching = Callable[[], Reached]
+"""Asked after each fence, when the state knows all that has landed: how far the table will be with these units. It
+raises where they must not land on what is there, and nothing is then published."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lander(Generic[Rows]):
@@ -41,7 +45,7 @@ class Lander(Generic[Rows]):
     """For landings that have to be done all over when others are faster, as merges: they wait for their turn, and then
     others wait for them. Default: none, which suits appends."""
 
-    async def land(self, units: Sequence[Unit], *, reached: Reached = NOWHERE) -> Landing | None:
+    async def land(self, units: Sequence[Unit], *, reached: Reached | Reaching = NOWHERE) -> Landing | None:
         """Land what of these units has not landed. On return, all that we hold the lease of are in the table.
 
         Returns the landing that was published here, or None where nothing was left to do: also where the answer to our
@@ -54,7 +58,7 @@ class Lander(Generic[Rows]):
                     await turn.enter_async_context(self.turns.at(self.table.uuid, self.pipeline))
             return await self._land(units, reached)
 
-    async def _land(self, units: Sequence[Unit], reached: Reached) -> Landing | None:
+    async def _land(self, units: Sequence[Unit], reached: Reached | Reaching) -> Landing | None:
         staged: Staged[Rows] | None = None
         for pause in self.backoff.pauses(self.random):
             if pause:
@@ -67,11 +71,14 @@ class Lander(Generic[Rows]):
                 continue
             if not shares:
                 return None
+            # Whatever lands after this look moves main, and then nothing of ours is published.
+            reach = reached() if callable(reached) else reached
+            wanted = tuple(shares), reach
             reusable = staged is not None and self.stager.still_good(staged, fence.head)
             try:
-                if staged is None or not reusable or staged.landing.shares != tuple(shares):
+                if staged is None or not reusable or (staged.landing.shares, staged.landing.reached) != wanted:
                     token = token_of(self.pipeline, self.table.uuid, [share.unit for share in shares])
-                    staged = await self.stager.stage(shares, token=token, reached=reached, fence=fence)
+                    staged = await self.stager.stage(shares, token=token, reached=reach, fence=fence)
                 staged = replace(staged, landing=replace(staged.landing, before=fence.last_landing))
                 for audit in self.audits:
                     audit(staged)

@@ -9,7 +9,13 @@ from sqlglot.errors import SqlglotError
 from lakehead.errors import Misconfigured
 from lakehead.source.port import Filter, TableInfo
 
-_DIALECTS: Mapping[str, str] = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite", "jdbc": ""}
+_DIALECTS: Mapping[str, str] = {
+    "postgresql": "postgres",
+    "mysql": "mysql",
+    "sqlite": "sqlite",
+    "jdbc": "",
+    "spark": "spark",
+}
 
 _ALLOWED: tuple[type[exp.Expression], ...] = (
     *(exp.And, exp.Or, exp.Not, exp.Paren),
@@ -28,9 +34,10 @@ _CONDITIONS = (
 _LENGTH = 10_000
 
 
-def parse_filter(text: str, table: TableInfo, kind: str) -> Filter:
+def parse_filter(text: str, table: TableInfo, kind: str, *, qualifier: str | None = None) -> Filter:
     """The filter that a text means, in the SQL of a kind of source; raises `Misconfigured` for anything but one
-    condition made of this table's columns, literals, comparisons and a few functions that only compute."""
+    condition made of this table's columns, literals, comparisons and a few functions that only compute. With a
+    qualifier, every column is written with it."""
     dialect = _DIALECTS[kind]
     condition = _only_condition(_statement(text, dialect), text)
     for node in condition.walk():
@@ -41,7 +48,7 @@ def parse_filter(text: str, table: TableInfo, kind: str) -> Filter:
     if not isinstance(condition.unnest(), _CONDITIONS):
         raise _refused(text, "it is no condition")
     for column in list(condition.find_all(exp.Column)):
-        _name(column, table, text)
+        _name(column, table, text, qualifier)
     return Filter(condition.sql(dialect=dialect, comments=False))
 
 
@@ -72,7 +79,7 @@ def _only_condition(statement: exp.Expr, text: str) -> exp.Expr:
     return condition
 
 
-def _name(column: exp.Column, table: TableInfo, text: str) -> None:
+def _name(column: exp.Column, table: TableInfo, text: str, qualifier: str | None) -> None:
     """Put the catalogue's own spelling, quoted, for a column that the filter names."""
     if column.args.get("db") or column.args.get("catalog") or (column.table and column.table != table.name):
         raise _refused(text, f"{column.sql()!r} is not a column of {table}")
@@ -81,7 +88,7 @@ def _name(column: exp.Column, table: TableInfo, text: str) -> None:
     known = table.column(column.name)
     if column.this.quoted and known.name != column.name:
         raise Misconfigured(f"The table {table} has no column {column.name!r}. It has {known.name!r}.")
-    column.set("table", None)
+    column.set("table", exp.to_identifier(qualifier) if qualifier else None)
     column.set("this", exp.to_identifier(known.name, quoted=True))
 
 

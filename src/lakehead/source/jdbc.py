@@ -23,7 +23,7 @@ FETCH_ROWS = 10_000
 """Rows for each trip to the server. With 0, PostgreSQL's driver would hold the whole result."""
 
 
-def frame(session: "SparkSession", parts: Sequence[ReadPart]) -> "DataFrame":
+def frame(session: "SparkSession", parts: Sequence[ReadPart], *, fetch_rows: int = FETCH_ROWS) -> "DataFrame":
     """The parts' rows as a data frame with one partition for each part, every value exactly as the source has it.
 
     A part is read when the frame is: its snapshot must last until then. The driver's jar must be on the class path.
@@ -40,7 +40,7 @@ def frame(session: "SparkSession", parts: Sequence[ReadPart]) -> "DataFrame":
         for batch in batches:
             yield exact(batch, columns, table)
 
-    raw = reduce(lambda one, other: one.unionAll(other), (_raw(session, part) for part in parts))
+    raw = reduce(lambda one, other: one.unionAll(other), (_raw(session, part, fetch_rows) for part in parts))
     return raw.mapInArrow(convert, from_arrow_schema(schema_of(columns), prefer_timestamp_ntz=True))
 
 
@@ -60,12 +60,12 @@ def address(settings: SourceSettings) -> str:
             return settings.database
 
 
-def _raw(session: "SparkSession", part: ReadPart) -> "DataFrame":
+def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame":
     settings = part.settings
     options = {
         "url": address(settings),
         "query": part.sql(jdbc=True),
-        "fetchsize": str(FETCH_ROWS),
+        "fetchsize": str(fetch_rows),
         "preferTimestampNTZ": "true",
         "user": settings.user,
         "password": settings.password,

@@ -11,10 +11,10 @@ import pytest
 from lakehead.errors import Misconfigured
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.slicing import SliceBy, SlicingPolicy
+from lakehead.extract.table import PartitionField
 from lakehead.run.config.config import Config
 from lakehead.run.config.connections import FileSink, IcebergSink
 from lakehead.run.config.faults import ConfigFaults
-from lakehead.run.config.partitions import PartitionField
 from lakehead.run.config.parts import Secret
 from lakehead.run.config.reading import read_config
 from lakehead.state.model import Value

@@ -1,12 +1,12 @@
 """Partition fields as a file writes them: `city`, `days(ordered_at)`, `bucket(16, id)`."""
 
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from lakehead.extract.table import PartitionField
 from lakehead.run.config.parts import wrong
 
 PLAIN = {"identity": "identity", "year": "year", "month": "month", "day": "day", "hour": "hour"}
@@ -15,18 +15,6 @@ SIZED = ("bucket", "truncate")
 
 _CALL = re.compile(r"(?P<word>[A-Za-z]+)\s*\((?P<inside>.*)\)", re.DOTALL)
 _SIZED = re.compile(r"\s*(?P<size>[0-9]{1,9})\s*,\s*(?P<column>.+)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionField:
-    """One field of a partition spec, in Iceberg's words."""
-
-    column: str
-    transform: str
-    """identity, year, month, day, hour, bucket or truncate."""
-
-    size: int | None = None
-    """The number of buckets, or the length to which is truncated."""
 
 
 def read_partition_field(given: object) -> PartitionField:

@@ -1,0 +1,105 @@
+"""What a source tells before a plan is made, in the planner's words; and a plan's windows in the source's."""
+
+from dataclasses import dataclass
+from datetime import UTC
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from lakehead.errors import Misconfigured
+from lakehead.extract.planning.axis import Kind
+from lakehead.extract.planning.planner import Capabilities, SourceFacts
+from lakehead.extract.planning.watermarks import Reach
+from lakehead.extract.planning.windows import Window
+from lakehead.extract.table import Rule
+from lakehead.source.port import Column, Filter, Nulls, Query, Source, TableInfo
+from lakehead.source.port import Window as SourceWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Increments:
+    """A table of a source that is read in windows of one of its columns."""
+
+    source: Source
+    info: TableInfo
+    column: Column
+    kind: Kind
+    filter: Filter | None
+    null_watermarks: Rule
+
+    def query(self, window: Window | None = None, *, last: bool = True) -> Query:
+        """What a window reads. Rows without a watermark belong to the last window of a plan, where they are wanted."""
+        nulls = Nulls(self.null_watermarks.value)
+        if nulls is Nulls.INCLUDE and not last:
+            nulls = Nulls.EXCLUDE
+        bounded = SourceWindow(column=self.column.name, nulls=nulls)
+        if window is not None:
+            lower, upper = window.lower, window.upper
+            bounded = SourceWindow(
+                column=self.column.name,
+                lower=lower.value if lower else None,
+                upper=upper.value,
+                lower_included=lower.included if lower else False,
+                upper_included=upper.included,
+                nulls=nulls,
+            )
+        return Query(table=self.info, filter=self.filter, window=bounded)
+
+    def count(self, window: Window) -> int:
+        """How many rows a window holds."""
+        return self.source.count(self.query(window))
+
+    def count_without_watermark(self) -> int:
+        """How many rows have none."""
+        lacking = f"{self.source.quote(self.column.name)} IS NULL"
+        kept = f"({self.filter.sql}) AND {lacking}" if self.filter else lacking
+        return self.source.count(Query(table=self.info, filter=Filter(kept)))
+
+    def facts(self) -> SourceFacts:
+        """What the source says now. Its clock comes first: whoever begins to write after that has a later moment."""
+        can = Capabilities(
+            incremental=self.source.can.incremental,
+            literal=lambda value: self.source.literal(value, self.column),
+        )
+        if not can.incremental:
+            raise Misconfigured(
+                f"{self.source.settings} cannot be read in increments. Set the mode of {self.info} to full."
+            )
+        now = self.source.now()
+        oldest = self.source.open_transactions().oldest
+        moment = now.utc if self.kind is Kind.TIMESTAMPTZ else now.local
+        if oldest is not None and self.kind is not Kind.TIMESTAMPTZ:
+            ahead = now.local - now.utc.astimezone(UTC).replace(tzinfo=None)
+            oldest = oldest.astimezone(UTC).replace(tzinfo=None) + ahead
+        bounds = self.source.bounds(Query(table=self.info, filter=self.filter), self.column.name)
+        lowest, highest = bounds or (None, None)
+        reach = Reach(now=moment, oldest_open=oldest, lowest=lowest, highest=highest)
+        return SourceFacts(capabilities=can, reach=reach, probe=self)
+
+
+def kind_of_column(column: Column, wanted: Kind | None, info: TableInfo) -> Kind:
+    """What kind of watermark a column holds. Raises `Misconfigured` if it is none, or another than somebody wrote."""
+    kind = _kind(column.arrow) if column.arrow is not None else None
+    if kind is None:
+        raise Misconfigured(
+            f"Column {column.name!r} of {info} is of type {column.declared}, which cannot be a watermark. Choose a "
+            "column of whole numbers, decimals, dates, moments or text that grows with every change."
+        )
+    if wanted is not None and wanted is not kind:
+        raise Misconfigured(
+            f"Column {column.name!r} of {info} is of type {column.declared}, a watermark of the kind {kind}. Its "
+            f"incr_col_type says {wanted}: set it to {kind}, or leave it out."
+        )
+    return kind
+
+
+def _kind(arrow: pa.DataType) -> Kind | None:
+    if kinds.is_timestamp(arrow):
+        return Kind.TIMESTAMP if arrow.tz is None else Kind.TIMESTAMPTZ
+    found = {
+        Kind.INTEGER: kinds.is_integer,
+        Kind.DECIMAL: kinds.is_decimal,
+        Kind.DATE: kinds.is_date,
+        Kind.TEXT: kinds.is_string,
+    }
+    return next((kind for kind, belongs in found.items() if belongs(arrow)), None)

@@ -1,0 +1,365 @@
+"""A table kept in Iceberg: every landing of it goes through the landing protocol."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from lakehead.clock import Clock
+from lakehead.errors import Misconfigured
+from lakehead.extract.iceberg_tables import MERGED_OFTEN, RAW_PARTITIONS, Place, ensure_table, iceberg_schema
+from lakehead.extract.iceberg_view import show_slice, shown_slice
+from lakehead.extract.merging import Newest, RawRows, merge_newest, overwrite, overwrite_newest, whole_keys
+from lakehead.extract.planning.windows import Slice
+from lakehead.extract.rows import Ingest
+from lakehead.extract.sink import Overtaken, Reading, Standing, Written
+from lakehead.extract.staging import raw_stager
+from lakehead.extract.table import Finalize, Rule, TableSettings
+from lakehead.ids import Ids, Random
+from lakehead.lake.audits import NoDuplicates, count_nulls, every_row_once
+from lakehead.lake.landing import Landing, Reached, Unit
+from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.merge import MergeStager
+from lakehead.lake.ports import AuditFailed, Staged
+from lakehead.lake.progress import StateProgress
+from lakehead.lake.protocol import Audit, Lander, Reaching, fence
+from lakehead.lake.rows import Change, NewFiles
+from lakehead.lake.table import IcebergTable
+from lakehead.lake.turns import Turns
+from lakehead.state.model import Mark, ShardState, Watermark
+from lakehead.state.state import State
+from lakehead.storage.backoff import Backoff
+
+T = TypeVar("T")
+
+LOOK_AGAIN_SECONDS = 1.0
+"""How often somebody who waits for another run looks whether it is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all tables of a run share."""
+
+    pipeline: str
+    run: str
+    load_date: date
+    session: SparkSession
+    """This thread's own."""
+
+    catalog: Catalog
+    ledger: StoreLedger
+    state: State
+    clock: Clock
+    ids: Ids
+    random: Random
+    waiting: Callable[[str], None]
+    """Told when another run is waited for."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20, first_seconds=0.1, cap_seconds=5.0))
+
+
+class IcebergSink:
+    """One table of a source, kept as a raw table and, as its mode wants it, a mirror, a final table or a view."""
+
+    def __init__(self, settings: TableSettings, raw: Place, out: Place | None, around: Surroundings) -> None:
+        """Open what is there. `out` is the mirror or the final; None where raw is all there is."""
+        self._settings = settings
+        self._raw_place, self._out_place = raw, out
+        self._around = around
+        self._progress = StateProgress(state=around.state, owner=around.run)
+        self._raw = self._find(raw)
+        self._out = self._find(out) if out and not self._is_view else None
+
+    @property
+    def id(self) -> str | None:
+        """Raw's uuid: a raw table that is dropped and made again is another."""
+        return self._raw.uuid if self._raw else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of raw's columns."""
+        return tuple(field.name for field in self._made(self._raw).seen().schema().fields)
+
+    def prepare(self, columns: pa.Schema) -> None:
+        """Make the tables that are not there yet."""
+        schema, catalog = iceberg_schema(columns), self._around.catalog
+        ensure_table(catalog, self._raw_place, schema, RAW_PARTITIONS)
+        self._raw = self._find(self._raw_place)
+        if self._out_place and not self._is_view:
+            properties = MERGED_OFTEN if self._settings.mode == "scd1" else None
+            ensure_table(catalog, self._out_place, schema, self._settings.partition_by, properties)
+            self._out = self._find(self._out_place)
+
+    def standing(self) -> Standing:
+        """How far the table is, after everything published was settled."""
+        for table in (self._raw, self._out):
+            if table is not None:
+                _wait(fence(table, self._progress, self._around.ledger))
+        return self._known()
+
+    def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
+        """Bring a whole source table to raw, as the unit of that day."""
+
+        def reaching() -> Reached:
+            number = self._known().last_slice + 1
+            return Reached(watermark=number, slice=number, load_date=load_date)
+
+        unit = Unit(load_date.isoformat(), generation)
+        audits: list[Audit[NewFiles]] = [] if self._settings.allow_empty else [self._not_emptied]
+        return self._land_raw(unit, reading, reaching, audits)
+
+    def finalize_full(self) -> Written | None:
+        """Let readers see raw's newest slice, whole and at once."""
+        raw = self.standing().raw
+        if raw is None or raw.slice is None:
+            return None
+        keys = self._settings.primary_keys if self._settings.null_keys is Rule.EXCLUDE else ()
+        if self._is_view:
+            return self._show(raw.slice, whole_keys(keys))
+        rows = self._rows(raw, after=raw.slice - 1)
+        return self._land_out(
+            raw, f"{raw.slice}", lambda session, target: overwrite(session, target, rows, *whole_keys(keys))
+        )
+
+    def stage_incremental_slice(
+        self, part: Slice, generation: int, reading: Reading, *, replace: bool = False
+    ) -> Written | None:
+        """Bring one slice to raw, if raw stands exactly where the slice begins."""
+
+        def reaching() -> Reached:
+            known = self._known()
+            check_order(known.raw, part, generation, self._settings.name)
+            return Reached(watermark=part.watermark, slice=known.last_slice + 1, load_date=self._around.load_date)
+
+        change = Change.REPLACE if replace else Change.APPEND
+        return self._land_raw(Unit(part.unit, generation), reading, reaching, [], change)
+
+    def commit_incremental(self, newest: Newest) -> Written | None:
+        """Let readers see all slices of raw: the newest row of each key."""
+        standing = self.standing()
+        raw, before = standing.raw, standing.published
+        if raw is None or standing.complete:
+            return None
+        if before is None or before.generation < raw.generation:
+            rows = self._rows(raw, after=0)
+            return self._land_out(
+                raw, f"0..{raw.slice}", lambda session, target: overwrite_newest(session, target, rows, newest)
+            )
+        rows = self._rows(raw, after=before.slice or 0)
+        # A filter that leaves out a row which should have been met would bring it in a second time.
+        audits = [NoDuplicates(self._around.session, self._made(self._out), newest.keys)] if newest.filters else []
+        return self._land_out(
+            raw,
+            f"{before.slice}..{raw.slice}",
+            lambda session, target: merge_newest(session, target, rows, newest),
+            audits,
+        )
+
+    def close(self) -> None:
+        """Close the catalog."""
+        self._around.catalog.close()
+
+    @property
+    def _is_view(self) -> bool:
+        return self._settings.mode == "full" and self._settings.finalize is Finalize.VIEW
+
+    def _find(self, place: Place) -> IcebergTable | None:
+        if not self._around.catalog.table_exists(place.name):
+            return None
+        return IcebergTable(self._around.catalog, place.name, self._around.ledger)
+
+    def _made(self, table: IcebergTable | None) -> IcebergTable:
+        if table is None:
+            raise Misconfigured(f"The tables of {self._settings.name} are not there. Prepare them first.")
+        return table
+
+    def _known(self) -> Standing:
+        """How far the table is, as the state knows it: after a fence, all that had landed."""
+        ids = {table.uuid: table for table in (self._raw, self._out) if table is not None}
+        marks = self._around.state.progress.watermarks(ids)
+        found = [marks.get((table.uuid, Mark.LANDED)) if table else None for table in (self._raw, self._out)]
+        return Standing(*found)
+
+    def _rows(self, raw: Watermark, *, after: int) -> RawRows:
+        table = self._made(self._raw)
+        snapshot = table.load().metadata.current_snapshot_id
+        if snapshot is None or raw.slice is None:
+            raise Overtaken(f"The raw table of {self._settings.name} has lost its rows. Run it again.")
+        return RawRows(
+            table=self._sql(self._raw_place),
+            snapshot=snapshot,
+            columns=self.columns,
+            generation=raw.generation,
+            after=after,
+            upto=raw.slice,
+        )
+
+    def _sql(self, place: Place) -> str:
+        return ".".join(f"`{word}`" for word in (self._around.catalog.name, *place.name.split(".")))
+
+    def _land_raw(
+        self,
+        unit: Unit,
+        reading: Reading,
+        reaching: Reaching,
+        audits: Sequence[Audit[NewFiles]],
+        change: Change = Change.APPEND,
+    ) -> Written | None:
+        table, keys = self._made(self._raw), self._settings.primary_keys
+        lacking: dict[str, int] = {}
+
+        def keys_are_whole(staged: Staged[NewFiles]) -> None:
+            lacking.clear()
+            lacking.update({name: nulls for name, nulls in count_nulls(staged, keys).items() if nulls})
+            if lacking and self._settings.null_keys is Rule.FAIL:
+                told = ", ".join(f"{nulls} in {name!r}" for name, nulls in lacking.items())
+                raise AuditFailed(
+                    f"Rows of {self._settings.name} have no value in their key: {told}. Give them one, or set "
+                    "null_keys to include or exclude. Nothing was published."
+                )
+
+        with ExitStack() as held:
+            stager = raw_stager(
+                self._around.session,
+                table,
+                self._around.ids,
+                reading,
+                lambda reached: self._ingest(reading, unit.generation, reached),
+                held,
+                change,
+            )
+            checks = [every_row_once, keys_are_whole, *audits]
+            landing = self._land(table, unit, self._lander(table, stager, checks), reaching)
+        if landing is None:
+            return None
+        return self._written(table, landing, landing.counts["rows"], {"null_keys": dict(lacking)} if lacking else {})
+
+    def _ingest(self, reading: Reading, generation: int, reached: Reached) -> Ingest:
+        return Ingest(
+            load_date=self._around.load_date,
+            loaded_at=datetime.fromtimestamp(self._around.clock.now_ns() / 1e9, UTC),
+            run=self._around.run,
+            source=f"{reading.source.settings} {reading.query.table}",
+            slice=reached.slice or 0,
+            generation=generation,
+        )
+
+    def _land_out(
+        self,
+        raw: Watermark,
+        unit: str,
+        statement: Callable[[SparkSession, str], None],
+        audits: Sequence[Audit[Any]] = (),
+    ) -> Written | None:
+        """Make the mirror or the final table what a statement makes of it; only of slices that it does not have."""
+        table, around = self._made(self._out), self._around
+        seen = self._known().published
+        if seen and (seen.generation, seen.slice or 0) >= (raw.generation, raw.slice or 0):
+            return None
+
+        def reaching() -> Reached:
+            if self._known().published != seen:
+                raise Overtaken(f"Another run has published {self._settings.name} meanwhile.")
+            return Reached(watermark=raw.slice, slice=raw.slice, load_date=raw.last_loaded)
+
+        stager = MergeStager(
+            session=around.session,
+            table=table,
+            ids=around.ids,
+            clock=around.clock,
+            merge=lambda session, target, _: statement(session, target),
+        )
+        turns = Turns(state=around.state, owner=around.run, clock=around.clock, random=around.random)
+        lander = self._lander(table, stager, audits, turns)
+        landing = self._land(table, Unit(f"{self.id}/{unit}", raw.generation), lander, reaching)
+        if landing is None:
+            return None
+        snapshot = table.seen().metadata.current_snapshot()
+        told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+        return self._written(
+            table, landing, int(told.get("added-records", 0)), {"total": int(told.get("total-records", 0))}
+        )
+
+    def _show(self, number: int, conditions: Sequence[str]) -> Written | None:
+        """Let the view show a slice, and look again: nothing keeps a slower run from showing an older one."""
+        around, view, raw = self._around, self._sql(self._out_place or self._raw_place), self._sql(self._raw_place)
+        shown = shown_slice(around.session, view)
+        if shown is not None and shown >= number:
+            return None
+        while shown is None or shown < number:
+            show_slice(around.session, view, raw, self.columns, number, conditions)
+            standing = self.standing().raw
+            shown, number = number, (standing.slice if standing else None) or number
+        return Written(rows=around.session.table(view).count(), slice=number, location=view.replace("`", ""))
+
+    def _lander(
+        self, table: IcebergTable, stager: Any, audits: Sequence[Audit[Any]], turns: Turns | None = None
+    ) -> Lander[Any]:
+        around = self._around
+        return Lander(
+            pipeline=around.pipeline,
+            table=table,
+            progress=self._progress,
+            ledger=around.ledger,
+            stager=stager,
+            audits=audits,
+            clock=around.clock,
+            random=around.random,
+            backoff=around.backoff,
+            turns=turns,
+        )
+
+    def _land(self, table: IcebergTable, unit: Unit, lander: Lander[Any], reaching: Reaching) -> Landing | None:
+        """Land a unit, after whoever is at it. None if it has landed."""
+        while not self._progress.take(table.uuid, [unit]):
+            [shard] = self._around.state.shards.read(table.uuid, [unit.id], generation=unit.generation)
+            if shard.state is ShardState.COMPLETED:
+                return None
+            self._around.waiting(f"waiting for another run that has been at {table.name} until a moment ago")
+            _wait(self._pause())
+            _wait(lander.fence())  # it may have published and died
+        with self._progress.holding(table.uuid, [unit]):
+            return _wait(lander.land([unit], reached=reaching))
+
+    async def _pause(self) -> None:
+        await self._around.clock.sleep(LOOK_AGAIN_SECONDS)
+
+    def _written(self, table: IcebergTable, landing: Landing, rows: int, detail: dict[str, object]) -> Written:
+        mark = self._around.state.progress.watermark(table.uuid)
+        return Written(
+            rows=rows,
+            slice=landing.reached.slice or 0,
+            location=f"{self._around.catalog.name}.{table.name}",
+            snapshot=mark.snapshot if mark else None,
+            detail=detail,
+        )
+
+    def _not_emptied(self, staged: Staged[NewFiles]) -> None:
+        if staged.rows.rows:
+            return
+        snapshot = self._made(self._raw).seen().metadata.current_snapshot()
+        told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+        if int(told.get("total-records", 0)):
+            raise AuditFailed(
+                f"The source of {self._settings.name} has no rows, and had some before. The table stays as it was. "
+                "If it is to become empty, set allow_empty to true."
+            )
+
+
+def check_order(raw: Watermark | None, part: Slice, generation: int, table: str) -> None:
+    """Whether a slice may land on raw as it is: raw stands at the slice's beginning, or the slice begins anew."""
+    begins = part.after is None and (raw is None or raw.generation < generation)
+    follows = raw is not None and (raw.generation, raw.value) == (generation, part.after)
+    if not (begins or follows):
+        raise Overtaken(f"The plan of {table} does not go on where its raw table stands: another run was further.")
+
+
+def _wait(work: Coroutine[Any, Any, T]) -> T:
+    """Run a protocol's steps in this thread, one at a time."""
+    return asyncio.run(work)

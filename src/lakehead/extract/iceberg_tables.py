@@ -1,0 +1,116 @@
+"""The Iceberg tables of a source's table: made once, and then expected to fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError, ResolveError
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
+from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
+from pyiceberg.transforms import parse_transform
+
+from lakehead.errors import Misconfigured
+from lakehead.extract.rows import LOAD_DATE, raw_schema
+from lakehead.extract.table import PartitionField
+from lakehead.lake.tables import create_table
+
+RAW_PARTITIONS = (PartitionField(LOAD_DATE, "identity"),)
+
+MERGED_OFTEN = {
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+}
+"""What a mirror is made with: a merge then writes what has changed, and no more."""
+
+_FIRST_PARTITION_ID = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is: its name in the catalog, and where its files go."""
+
+    name: str
+    """`namespace.table`; the namespace may have several words."""
+
+    location: str | None = None
+    """Default: where the catalog puts it."""
+
+
+def place_of(root: str, table: str) -> Place:
+    """A table below a root, which is a namespace, or a location whose last part is one."""
+    if "://" not in root:
+        return Place(f"{root}.{table}")
+    folder = root.rstrip("/")
+    return Place(f"{folder.rpartition('/')[2]}.{table}", f"{folder}/{table.replace('.', '/')}")
+
+
+def iceberg_schema(columns: pa.Schema) -> Schema:
+    """The schema that raw, mirror and final have for a source's columns."""
+    converted = visit_pyarrow(raw_schema(columns), _ConvertToIcebergWithoutIDs())
+    assert isinstance(converted, Schema)  # noqa: S101 - a schema is what a schema becomes
+    return assign_fresh_schema_ids(converted)
+
+
+def ensure_table(
+    catalog: Catalog,
+    place: Place,
+    schema: Schema,
+    partitions: Sequence[PartitionField],
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Make the table unless it is there. Raises `Misconfigured` if it is, and cannot hold these columns."""
+    try:
+        table = catalog.load_table(place.name)
+    except NoSuchTableError:
+        create_table(
+            catalog,
+            place.name,
+            schema,
+            partition=_spec(schema, partitions, place.name),
+            location=place.location,
+            properties=properties,
+        )
+        table = catalog.load_table(place.name)
+    _check_fits(place.name, schema, table.schema())
+
+
+def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> PartitionSpec:
+    ids = {field.name: field.field_id for field in schema.fields}
+    exact = {name.lower(): name for name in ids}
+    fields = []
+    for number, wanted in enumerate(partitions):
+        column = wanted.column if wanted.column in ids else exact.get(wanted.column.lower())
+        if column is None:
+            raise Misconfigured(f"The table {table} cannot be partitioned by {wanted.column!r}: it has no such column.")
+        transform = wanted.transform if wanted.size is None else f"{wanted.transform}[{wanted.size}]"
+        parsed = parse_transform(transform)
+        kind = schema.find_type(ids[column])
+        if not parsed.can_transform(kind):
+            raise Misconfigured(f"The table {table} cannot be partitioned by {transform} of {column!r}, a {kind}.")
+        name = column if wanted.transform == "identity" else f"{column}_{wanted.transform}"
+        fields.append(IcebergField(ids[column], _FIRST_PARTITION_ID + number, parsed, name))
+    return PartitionSpec(*fields)
+
+
+def _check_fits(name: str, wanted: Schema, there: Schema) -> None:
+    """Whether the source's columns are still those that the table was made for. This is where drift will be judged."""
+    has = {field.name: field.field_type for field in there.fields}
+    needs = {field.name: field.field_type for field in wanted.fields}
+    faults = [f"the source has a new column {column!r}" for column in needs if column not in has]
+    faults += [f"the source has no column {column!r} any more" for column in has if column not in needs]
+    for column in needs.keys() & has.keys():
+        if needs[column] == has[column]:
+            continue
+        try:
+            promote(needs[column], has[column])
+        except ResolveError:
+            faults.append(f"column {column!r} is {needs[column]} in the source and {has[column]} here")
+    if faults:
+        raise Misconfigured(
+            f"The table {name} does not fit its source: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
+            "give the table another name and load it anew."
+        )

@@ -1,0 +1,105 @@
+"""The newest row of each key, in Spark's SQL: what a mirror is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lakehead.extract.rows import GENERATION, SLICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """Which of the rows of one key counts.
+
+    The one with the larger watermark; then with the larger values in the tiebreak columns, one after the other; then
+    the one that was read later. Rows that are still alike differ at most in columns that nobody ordered by: a hash of
+    the whole row decides, so that every run decides alike. A row without a watermark is older than any that has one.
+    """
+
+    keys: tuple[str, ...]
+    watermark: str
+    tiebreaks: tuple[str, ...] = ()
+    null_keys: bool = False
+    """Whether rows without a whole key are kept: NULL is then a value of the key like any other. If not, they stay
+    behind in raw."""
+
+    filters: tuple[str, ...] = ()
+    """Conditions, in SQL, that every row of the mirror that is merged into satisfies; its name is `t`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRows:
+    """Slices of a raw table, at one of its snapshots."""
+
+    table: str
+    """In SQL."""
+
+    snapshot: int
+    columns: tuple[str, ...]
+    generation: int | None = None
+    """None: of any generation."""
+
+    after: int
+    upto: int
+
+    def sql(self, *conditions: str) -> str:
+        """The statement that reads them."""
+        where = [f"{SLICE} > {self.after}", f"{SLICE} <= {self.upto}"]
+        where += [] if self.generation is None else [f"{GENERATION} = {self.generation}"]
+        names = ", ".join(map(quoted, self.columns))
+        which = " AND ".join([*where, *conditions])
+        return f"SELECT {names} FROM {self.table} VERSION AS OF {self.snapshot} WHERE {which}"  # noqa: S608 - quoted names and numbers
+
+
+def overwrite(session: SparkSession, target: str, rows: RawRows, *conditions: str) -> None:
+    """Make a table exactly these rows."""
+    session.sql(f"INSERT OVERWRITE {target} {rows.sql(*conditions)}")
+
+
+def overwrite_newest(session: SparkSession, target: str, rows: RawRows, newest: Newest) -> None:
+    """Make a table the newest of these rows, one for each key."""
+    session.sql(f"INSERT OVERWRITE {target} {_newest(session, rows, newest)}")
+
+
+def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newest) -> None:
+    """Merge the newest of these rows into a table. A row that is older than the table's own changes nothing."""
+    same = "<=>" if newest.null_keys else "="
+    met = [f"t.{quoted(key)} {same} s.{quoted(key)}" for key in newest.keys]
+    mark = quoted(newest.watermark)
+    names = [quoted(name) for name in rows.columns]
+    session.sql(
+        f"MERGE INTO {target} t USING ({_newest(session, rows, newest)}) s "  # noqa: S608 - quoted names and numbers
+        f"ON {' AND '.join([*met, *(f'({condition})' for condition in newest.filters)])} "
+        f"WHEN MATCHED AND (t.{mark} IS NULL OR s.{mark} >= t.{mark}) "
+        f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name in Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def whole_keys(keys: Sequence[str]) -> list[str]:
+    """Conditions that rows with a whole key satisfy."""
+    return [f"{quoted(key)} IS NOT NULL" for key in keys]
+
+
+def _newest(session: SparkSession, rows: RawRows, newest: Newest) -> str:
+    """The statement for the newest rows. They are ranked only where a key comes more than once."""
+    kept = () if newest.null_keys else whole_keys(newest.keys)
+    all_rows = rows.sql(*kept)
+    keys = ", ".join(map(quoted, newest.keys))
+    twice = f"SELECT 1 FROM ({all_rows}) GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"  # noqa: S608 - quoted names
+    if not session.sql(twice).collect():
+        return all_rows
+    order = [f"{quoted(name)} DESC NULLS LAST" for name in (newest.watermark, *newest.tiebreaks)]
+    names = ", ".join(map(quoted, rows.columns))
+    order += [f"{SLICE} DESC", f"xxhash64({names}) DESC"]
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)})"
+    return (
+        f"SELECT {names} FROM (SELECT *, {rank} AS `_lakehead_rank` FROM ({all_rows})) "  # noqa: S608 - quoted names
+        "WHERE `_lakehead_rank` = 1"
+    )

@@ -1,0 +1,127 @@
+"""What a strategy asks of the place where a table is kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Protocol
+
+import pyarrow as pa
+
+from lakehead.errors import LakeheadError
+from lakehead.extract.merging import Newest
+from lakehead.extract.planning.windows import Slice
+from lakehead.extract.table import Reader
+from lakehead.source.port import Query, Source
+from lakehead.state.model import Watermark
+
+
+class Overtaken(LakeheadError):
+    """Another run has brought the table further since this was decided. Nothing was published; look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a table is, in raw and for its readers, as its snapshots say."""
+
+    raw: Watermark | None = None
+    published: Watermark | None = None
+    """Of the mirror or the final table: its slice is the last of raw's that readers see."""
+
+    @property
+    def generation(self) -> int:
+        """How often the table was loaded anew. A raw table that was made again is such a time too."""
+        if self.raw is not None:
+            return self.raw.generation
+        return 0 if self.published is None else self.published.generation + 1
+
+    @property
+    def last_slice(self) -> int:
+        """The highest number that a slice ever had."""
+        return max(mark.slice or 0 for mark in (self.raw, self.published) if mark) if self.raw or self.published else 0
+
+    @property
+    def same_generation(self) -> bool:
+        """Whether readers see rows of raw's own generation."""
+        return bool(self.raw and self.published and self.raw.generation == self.published.generation)
+
+    @property
+    def complete(self) -> bool:
+        """Whether readers see all that raw has."""
+        if self.raw is None or self.published is None:
+            return self.raw is None
+        return self.same_generation and self.raw.slice == self.published.slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read from a source, and how."""
+
+    source: Source
+    query: Query
+    reader: Reader = Reader.AUTO
+    parts: int | None = None
+    """How many parts. Default: as many as tasks run side by side."""
+
+    fetch_rows: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What has become visible, and where."""
+
+    rows: int
+    slice: int
+    location: str
+    snapshot: int | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+class TableSink(Protocol):
+    """Where one table is kept: raw, and the mirror or the final table for its readers.
+
+    Its methods are used by one thread. Each that writes is exactly once, whoever else runs the table: it waits for
+    another run that is at the same work, and answers None where that has done it.
+    """
+
+    @property
+    def id(self) -> str | None:
+        """Under which the state knows the table; None before it was ever prepared."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of raw's columns."""
+        ...
+
+    def prepare(self, columns: pa.Schema) -> None:
+        """Make what is not there yet for rows of these columns. Raises `Misconfigured` where they do not fit."""
+        ...
+
+    def standing(self) -> Standing:
+        """How far the table is, after everything published was settled."""
+        ...
+
+    def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
+        """Bring a whole source table to raw, as the unit of that day."""
+        ...
+
+    def finalize_full(self) -> Written | None:
+        """Let readers see raw's newest slice, whole and at once."""
+        ...
+
+    def stage_incremental_slice(
+        self, part: Slice, generation: int, reading: Reading, *, replace: bool = False
+    ) -> Written | None:
+        """Bring one slice to raw. Raises `Overtaken` unless raw stands exactly where the slice begins.
+
+        With `replace` it takes the place of all that raw had.
+        """
+        ...
+
+    def commit_incremental(self, newest: Newest) -> Written | None:
+        """Let readers see all slices of raw: the newest row of each key."""
+        ...
+
+    def close(self) -> None:
+        """Give back what was opened."""
+        ...
