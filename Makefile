@@ -45,8 +45,8 @@ SEED     ?=
 sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n to replay one seed with its story
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--replay $(SEED))
 
-demo: $(READY) ## See the object storage and the simulator at work
-	@$(BIN)/python -m examples.storage_and_simulator
+demo: $(READY) ## Load a small shop into Iceberg, change it, load it again (in lakehead-demo/)
+	@$(BIN)/lakehead demo
 
 bench-storage: $(READY) ## Measure the stores and the simulator against their limits
 	@$(BIN)/python -m bench.storage

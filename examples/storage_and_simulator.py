@@ -1,6 +1,6 @@
 """What stands so far, at work: object storage that processes share without a server, and the simulator that tries it.
 
-Run it with `make demo`. It needs nothing but the installation, and removes what it made.
+Run it with `python -m examples.storage_and_simulator`. It needs nothing but the installation, and removes what it made.
 """
 
 import asyncio

@@ -8,6 +8,9 @@ from lakehead.errors import Misconfigured
 from lakehead.spark.settings import CENTRAL, SparkSettings
 from lakehead.storage.connect import StoreSettings
 
+ENVIRONMENT: Mapping[str, str] = os.environ
+"""For whoever looks up what a configuration refers to."""
+
 CREDENTIALS = {
     "s3": {
         "AWS_ACCESS_KEY_ID": "access_key_id",
@@ -29,7 +32,7 @@ S3_PROPERTIES = {
 ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
-def store_settings(url: str, environment: Mapping[str, str] = os.environ) -> StoreSettings:
+def store_settings(url: str, environment: Mapping[str, str] = ENVIRONMENT) -> StoreSettings:
     """Settings for the store of a URL, from the variables that the cloud's own tools read."""
     scheme = url.partition("://")[0]
     return StoreSettings(
@@ -43,12 +46,12 @@ def store_settings(url: str, environment: Mapping[str, str] = os.environ) -> Sto
     )
 
 
-def state_password(environment: Mapping[str, str] = os.environ) -> str | None:
+def state_password(environment: Mapping[str, str] = ENVIRONMENT) -> str | None:
     """The password of the state's user, for a URL that has none."""
     return environment.get("LAKEHEAD_STATE_PASSWORD") or None
 
 
-def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:
     """A catalog's properties as they were given: `env:NAME` is the variable of that name, so that no secret is typed.
 
     For a warehouse on S3, endpoint, region and keys that were not given come from the variables of the cloud's tools.
@@ -69,7 +72,7 @@ def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] 
     return properties
 
 
-def spark_settings(environment: Mapping[str, str] = os.environ) -> SparkSettings:
+def spark_settings(environment: Mapping[str, str] = ENVIRONMENT) -> SparkSettings:
     """Settings for Spark: which Java, where jars are fetched from, kept, or lie already."""
     caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     jars = environment.get("LAKEHEAD_JARS")

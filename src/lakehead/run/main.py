@@ -8,7 +8,9 @@ import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.run import config_command, maintain, state
+from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
+from lakehead.run.run_command import run
 from lakehead.storage.keys import InvalidKey
 
 SOME_WORK_FAILED = 1
@@ -36,6 +38,8 @@ def lakehead(
     """
 
 
+app.command()(run)
+app.command()(demo)
 app.command()(doctor)
 app.add_typer(config_command.app, name="config")
 app.add_typer(maintain.app, name="maintain")

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy, SlicingPolicy
 from lakehead.run.config.connections import OUTSIDE, holds_a_password
 from lakehead.run.config.parts import Part, SecretReference, Setting, Switch, Text, Whole, wrong
+from lakehead.run.observe.outputs import SINKS, local_path
 
 LATER = "Known and checked; not acted on yet."
 STATES = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
@@ -111,12 +112,21 @@ class Logging(Part):
     """The structured log of a run."""
 
     sink: Text | None = Field(
-        None, description="The file or folder that JSON lines are written to, or hdfs: with one. Default: none."
+        None,
+        description="The file on this machine that JSON lines are appended to, or a folder, in which every run has its "
+        "own: a path, or file: with one. A folder exists, or ends with a slash. Default: none.",
     )
     as_json: Switch | None = Field(
         None, alias="json", description="Whether events are printed as JSON lines. Default: yes, unless on a terminal."
     )
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least level that is logged.")
+
+    @field_validator("sink")
+    @classmethod
+    def _sink(cls, sink: str | None) -> str | None:
+        if sink is not None and local_path(sink) is None:
+            raise wrong(f"must be {SINKS}: the log is written on this machine.")
+        return sink
 
 
 class MetadataGateway(Part):

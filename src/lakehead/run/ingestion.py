@@ -1,0 +1,165 @@
+"""A run over many tables: side by side, each by itself, and none that fails stops the others."""
+
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import SparkSession
+
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError
+from lakehead.extract.full import FullRefreshStrategy
+from lakehead.extract.iceberg import Surroundings
+from lakehead.extract.incremental import AppendStrategy, Scd1Strategy
+from lakehead.extract.planning.registry import PlannerRegistry
+from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
+from lakehead.ids import Ids, Random
+from lakehead.run.config.tables import Table
+from lakehead.run.observe.stack_hash import stack_hash
+from lakehead.run.wiring import Wiring, table_settings
+from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
+from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
+from lakehead.state.buffered import BufferedState
+from lakehead.telemetry.emitter import Emitter
+from lakehead.telemetry.emitter import job_group as group_of
+from lakehead.telemetry.events import (
+    RunDone,
+    RunStart,
+    TableDone,
+    TableFailed,
+    TableProgress,
+    TableSkipped,
+    TableStart,
+)
+
+STRATEGY_REGISTRY = StrategyRegistry()
+STRATEGY_REGISTRY.register("full", FullRefreshStrategy())
+STRATEGY_REGISTRY.register("scd1", Scd1Strategy())
+STRATEGY_REGISTRY.register("append", AppendStrategy())
+
+PLANNER_REGISTRY = PlannerRegistry()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingestion:
+    """One run: what it is told, and what all of its tables share."""
+
+    wiring: Wiring
+    session: SparkSession
+    state: BufferedState
+    emitter: Emitter
+    clock: Clock
+    ids: Ids
+    random: Random
+    load_date: date
+    lag_seconds: int = 0
+    reload: bool = False
+    strategies: StrategyRegistry = STRATEGY_REGISTRY
+    planners: PlannerRegistry = PLANNER_REGISTRY
+
+    def run(self, tables: Sequence[Table]) -> RunDone:
+        """Load the tables, as many side by side as the configuration says. What fails is told, not raised."""
+        runtime = self.wiring.config.runtime
+        started = self.clock.monotonic()
+        self.emitter.emit(RunStart(pipeline=runtime.pipeline, tables=len(tables), load_date=self.load_date))
+        self.state.flush()
+        sessions = ThreadSessions(self.session)
+        with ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table") as pool:
+            futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
+            try:
+                outcomes = _all(futures)
+            except BaseException:  # somebody wants the run to end
+                pool.shutdown(wait=False, cancel_futures=True)
+                for table in tables:
+                    cancel_group(self.session, self._group(table))
+                raise
+        done = RunDone(
+            done=sum(isinstance(outcome, Done) for outcome in outcomes),
+            skipped=sum(isinstance(outcome, Skipped) for outcome in outcomes),
+            failed=outcomes.count(None),
+            seconds=self.clock.monotonic() - started,
+        )
+        self.emitter.emit(done)
+        return done
+
+    def _ingest_one_table(self, table: Table, sessions: ThreadSessions) -> Done | Skipped | None:
+        """Load one table, in this thread. None if it failed."""
+        emit, started = self.emitter.of(table.full_name), self.clock.monotonic()
+        reload = self.reload or table.force_reload
+        emit(TableStart(mode=table.mode, load_date=self.load_date, reload=reload))
+        try:
+            outcome = self._loaded(table, sessions.mine())
+        except Exception as error:  # noqa: BLE001 - one table must never stop the others
+            emit(
+                TableFailed(
+                    error=_sentence(error),
+                    error_kind=type(error).__name__,
+                    stack_hash=stack_hash(error),
+                    seconds=self.clock.monotonic() - started,
+                )
+            )
+            return None
+        match outcome:
+            case Skipped():
+                emit(TableSkipped(reason=outcome.reason))
+            case Done():
+                seconds = self.clock.monotonic() - started
+                emit(TableDone(rows=outcome.rows, seconds=seconds, slices=outcome.slices, watermark=outcome.watermark))
+        return outcome
+
+    def _loaded(self, table: Table, session: SparkSession) -> Done | Skipped:
+        config, emit = self.wiring.config, self.emitter.of(table.full_name)
+        strategy = self.strategies.of(table.mode)
+        settings = table_settings(table, finalizes=config.runtime.finalize_full_refresh, reload=self.reload)
+        around = Surroundings(
+            pipeline=config.runtime.pipeline,
+            run=self.emitter.run,
+            load_date=self.load_date,
+            session=session,
+            catalog=self.wiring.open_catalog(table),
+            ledger=self.wiring.open_ledger(),
+            state=self.state.state,
+            clock=self.clock,
+            ids=self.ids,
+            random=self.random,
+            waiting=lambda step: emit(TableProgress(step=step)),
+        )
+        try:
+            context = ExecutionContext(
+                table=settings,
+                sink=self.wiring.sink_of(table, settings, around),
+                open_source=self.wiring.source_of(table, session),
+                state=self.state,
+                emit=emit,
+                run=self.emitter.run,
+                load_date=self.load_date,
+                lag_seconds=self.lag_seconds,
+                planner=self.planners.default,
+                slicing=config.runtime.scd1_slicing.policy(),
+                ids=self.ids,
+            )
+            with job_group(session, self._group(table), f"{table.full_name} ({table.mode})"):
+                return strategy.run(context)
+        finally:
+            around.catalog.close()
+
+    def _group(self, table: Table) -> str:
+        return group_of(self.emitter.run, table.full_name)
+
+
+def _all(futures: Sequence[Future[Done | Skipped | None]]) -> list[Done | Skipped | None]:
+    """What came of all; in steps, so that an interrupt is heard meanwhile."""
+    waiting = set(futures)
+    while waiting:
+        _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+    return [future.result() for future in futures]
+
+
+def _sentence(error: Exception) -> str:
+    """What a person reads of a failure."""
+    if isinstance(error, LakeheadError):
+        return str(error)
+    if isinstance(error, SPARKS_ERRORS):
+        return f"Spark refused: {reason_of(error)}."
+    return f"An error that nobody expected: {type(error).__name__}: {error}"

@@ -1,0 +1,132 @@
+"""`lakehead run`: load the tables of a configuration."""
+
+import sys
+from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehead.clock import SystemClock
+from lakehead.errors import Misconfigured
+from lakehead.ids import RandomIds, system_random
+from lakehead.run.environment import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lakehead.run.config.config import Config
+    from lakehead.run.config.tables import Table
+
+
+def run(
+    file: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The configuration, JSON or TOML.", show_default=False)
+    ],
+    *,
+    only_tables: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Load only these tables, by their names, with commas between them."),
+    ] = None,
+    load_date: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="The day that rows and day status belong to.", show_default="today in UTC"
+        ),
+    ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload", help="Load the tables anew from their beginning. Readers see the old rows until all are there."
+        ),
+    ] = False,
+    wm_lag_seconds: Annotated[
+        int, typer.Option(min=0, help="Watermark lag of all tables; the larger of it and a table's own counts.")
+    ] = 0,
+    heartbeat_seconds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Seconds between two reports of how the run stands.", show_default="as configured"),
+    ] = None,
+) -> None:
+    """Load the tables of a configuration into the lakehouse, each row exactly once.
+
+    Tables run side by side; one that fails stops no other. A run that was killed is taken up by the next one where it
+    was. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong.
+
+    Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
+    """
+    # Not at the top: what a run needs takes longer to load than the other commands should wait.
+    from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
+
+    config = read_config(file)
+    tables = selected(config, only_tables)
+    given = load_date.date() if load_date else datetime.fromtimestamp(SystemClock().now_ns() / 1e9, UTC).date()
+    beat = heartbeat_seconds or config.runtime.heartbeat_seconds
+    code = _run(config, tables, load_date=given, reload=reload, lag_seconds=wm_lag_seconds, heartbeat_seconds=beat)
+    raise typer.Exit(code)
+
+
+def selected(config: "Config", only: str | None) -> "Sequence[Table]":
+    """The tables to load, in the configuration's order. Raises `Misconfigured` for a name that none of them has."""
+    if only is None:
+        return config.tables
+    wanted = {name.strip() for name in only.split(",") if name.strip()}
+    if unknown := sorted(wanted - {table.full_name for table in config.tables}):
+        known = ", ".join(table.full_name for table in config.tables)
+        raise Misconfigured(f"There is no table {', '.join(unknown)} in the configuration. It has: {known}.")
+    if not wanted:
+        raise Misconfigured("--only-tables names no table. Leave it out to load all.")
+    return [table for table in config.tables if table.full_name in wanted]
+
+
+def _run(
+    config: "Config",
+    tables: "Sequence[Table]",
+    *,
+    load_date: date,
+    reload: bool,
+    lag_seconds: int,
+    heartbeat_seconds: int,
+) -> int:
+    from lakehead.run.ingestion import Ingestion  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.display import display_for  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.heartbeat import Heartbeat  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.json_lines import StructuredLogSubscriber  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.levels import Level  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.state_events import StateEventSubscriber  # noqa: PLC0415 - see `run`
+    from lakehead.run.observe.summary import Summary  # noqa: PLC0415 - see `run`
+    from lakehead.run.wiring import Wiring  # noqa: PLC0415 - see `run`
+    from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see `run`
+    from lakehead.state.buffered import BufferedState  # noqa: PLC0415 - see `run`
+    from lakehead.telemetry.emitter import Emitter  # noqa: PLC0415 - see `run`
+
+    clock, ids, logging = SystemClock(), RandomIds(), config.runtime.logging
+    wiring = Wiring(config, ENVIRONMENT)
+    wiring.check()
+    run, summary, terminal = ids.uuid(), Summary(), sys.stdout.isatty()
+    with ExitStack() as open_things:
+        state = open_things.enter_context(wiring.open_state(clock, ids))
+        buffered = open_things.enter_context(BufferedState(state, clock))
+        log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
+        open_things.enter_context(log)
+        session = build_session(wiring.spark_settings, say=lambda what: typer.echo(f"… {what}", err=True))
+        open_things.callback(stop_session, session)
+        display = display_for(logging, terminal=terminal, stream=sys.stdout, clock=clock)
+        emitter = Emitter(run, clock, ids, [StateEventSubscriber(buffered), log, summary, display])
+        with display, Heartbeat(emitter, heartbeat_seconds):
+            Ingestion(
+                wiring=wiring,
+                session=session,
+                state=buffered,
+                emitter=emitter,
+                clock=clock,
+                ids=ids,
+                random=system_random(),
+                load_date=load_date,
+                lag_seconds=lag_seconds,
+                reload=reload,
+            ).run(tables)
+    lines_are_json = logging.as_json if logging.as_json is not None else not terminal
+    typer.echo(summary.render(colour=terminal), nl=False, err=lines_are_json)
+    return summary.exit_code
