@@ -1,0 +1,1 @@
+"""Bytes sent and stored: pure codecs that believe nothing they read."""

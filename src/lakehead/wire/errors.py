@@ -1,0 +1,7 @@
+"""What a codec says of bytes that it cannot believe."""
+
+from lakehead.errors import LakeheadError
+
+
+class Unreadable(LakeheadError):
+    """Repair or set aside what is stored: it is not what it should be. Reading it again will fail again."""
