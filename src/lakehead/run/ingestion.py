@@ -64,6 +64,7 @@ class Ingestion:
         started = self.clock.monotonic()
         self.emitter.emit(RunStart(pipeline=runtime.pipeline, tables=len(tables), load_date=self.load_date))
         self.state.flush()
+        self.state.preload(self.wiring.known_ids(tables), self.load_date)
         sessions = ThreadSessions(self.session)
         with ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table") as pool:
             futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]

@@ -1,10 +1,12 @@
 """From a configuration to what works: the one place that chooses adapters and reveals secrets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
@@ -114,6 +116,21 @@ class Wiring:
         """The catalog of a table. Each thread opens its own."""
         name = self.catalog_of(table)
         return open_catalog(name, self.catalogs[name])
+
+    def known_ids(self, tables: Iterable[Table]) -> list[str]:
+        """Under what the state knows those of the tables that have been loaded before."""
+        found = []
+        with ExitStack() as opened:
+            catalogs: dict[str, Catalog] = {}
+            for table in tables:
+                name = self.catalog_of(table)
+                if name not in catalogs:
+                    catalogs[name] = self.open_catalog(table)
+                    opened.callback(catalogs[name].close)
+                with suppress(NoSuchTableError):
+                    raw, _ = self.places_of(table)
+                    found.append(str(catalogs[name].load_table(raw.name).metadata.table_uuid))
+        return found
 
     def places_of(self, table: Table) -> tuple[Place, Place | None]:
         """Where a table's raw rows are, and what its readers read, if that is another."""

@@ -123,6 +123,16 @@ FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
     ({("tables", 1, "primary_keys"): None}, "tables[1].primary_keys", "is missing: mode scd1"),
     ({("tables", 1, "primary_keys"): []}, "tables[1].primary_keys", "is missing: mode scd1"),
     ({("tables", 0, "mode"): "append"}, "tables[0].incremental_column", "is missing: mode append"),
+    (
+        {("tables", 1, "mode"): "append", ("tables", 1, "null_watermarks"): "include"},
+        "tables[1].null_watermarks",
+        "would be added again by every run",
+    ),
+    (
+        {("tables", 1, "mode"): "append", ("tables", 1, "null_keys"): "exclude"},
+        "tables[1].null_keys",
+        "readers read every row as it was",
+    ),
     ({("runtime", "raw_root"): None}, "runtime.raw_root", "is missing. Where raw rows land."),
     ({("runtime", "final_root"): None}, "runtime.final_root", "set finalize_full_refresh to false"),
     ({("runtime", "intermediate"): None}, "runtime.intermediate", "is missing: tables of mode scd1 are merged there."),

@@ -17,6 +17,7 @@ from lakehead.run.config.connections import FileSink, IcebergSink
 from lakehead.run.config.faults import ConfigFaults
 from lakehead.run.config.parts import Secret
 from lakehead.run.config.reading import read_config
+from lakehead.run.wiring import table_settings
 from lakehead.state.model import Value
 from tests.unit.run.config_files import SMALL, changed, written
 
@@ -82,9 +83,13 @@ def test_slicing_and_tables_become_what_the_planner_takes(tmp_path: Path) -> Non
     assert config.runtime.scd1_slicing.policy() == SlicingPolicy(
         by=SliceBy.DURATION, slice_seconds=60, target_rows=9, max_partitions=3, probe=False
     )
-    table = config.tables[1].incremental(Kind.DATE)
-    assert (table.name, table.column, table.kind) == ("public.orders", "updated_at", Kind.TIMESTAMP)
-    assert (table.lag_seconds, table.rereads) == (5, True)
+    table = table_settings(config.tables[1], finalizes=True, reload=False)
+    assert (table.name, table.incremental_column, table.incremental_kind, table.lag_seconds) == (
+        "public.orders",
+        "updated_at",
+        Kind.TIMESTAMP,
+        5,
+    )
     assert table.initial_watermark == datetime(2024, 3, 31, 2, 30, 0, 123456, tzinfo=UTC).replace(tzinfo=None)
 
 

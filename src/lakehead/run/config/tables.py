@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, field_validator
 
 from lakehead.extract.planning.axis import Kind
-from lakehead.extract.planning.planner import IncrementalTable
 from lakehead.run.config.partitions import PartitionBy
 from lakehead.run.config.parts import Part, Switch, Text, Whole, wrong
 from lakehead.run.config.runtime import LATER, Count
@@ -97,10 +96,14 @@ class Table(Part):
         {}, description="Columns of unbounded numbers and the decimal(precision, scale) that every value must fit."
     )
     null_watermarks: Rule = Field(
-        "fail", description="Rows without a watermark: include them each time, exclude them, or fail. They are counted."
+        "fail",
+        description="Rows without a watermark: include them each time (not with append), exclude them, or fail. They "
+        "are counted.",
     )
     null_keys: Rule = Field(
-        "fail", description="Rows without a whole key: include them, exclude them, or fail. They are counted."
+        "fail",
+        description="Rows without a whole key: include them, exclude them from what readers see (not with append), or "
+        "fail. They are counted.",
     )
     partition_by: tuple[PartitionBy, ...] = Field(
         (),
@@ -164,6 +167,20 @@ class Table(Part):
             raise wrong("is missing: mode scd1 merges by it. List the columns that name a row.")
         return keys
 
+    @field_validator("null_watermarks")
+    @classmethod
+    def _null_watermarks(cls, rule: Rule, info: ValidationInfo) -> Rule:
+        if rule == "include" and info.data.get("mode") == "append":
+            raise wrong("must be exclude or fail: with mode append such rows would be added again by every run.")
+        return rule
+
+    @field_validator("null_keys")
+    @classmethod
+    def _null_keys(cls, rule: Rule, info: ValidationInfo) -> Rule:
+        if rule == "exclude" and info.data.get("mode") == "append":
+            raise wrong("must be include or fail: with mode append readers read every row as it was.")
+        return rule
+
     @field_validator("primary_keys", "tiebreak_columns", "as_text", "partition_by", "merge_filters")
     @classmethod
     def _no_duplicates(cls, given: tuple[object, ...]) -> tuple[object, ...]:
@@ -175,14 +192,3 @@ class Table(Part):
     def full_name(self) -> str:
         """What the table is called in commands, events and the sink."""
         return self.name or (f"{self.schema_name}.{self.table}" if self.schema_name else self.table)
-
-    def incremental(self, kind: Kind) -> IncrementalTable:
-        """The table as the planner takes it; the kind is that of the column in the source's catalogue."""
-        return IncrementalTable(
-            name=self.full_name,
-            column=self.incremental_column or "",
-            kind=self.incr_col_type or kind,
-            initial_watermark=self.initial_watermark,
-            lag_seconds=self.lag_seconds,
-            rereads=self.mode == "scd1",
-        )
