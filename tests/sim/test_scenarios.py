@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.sim.buffer_scenarios import BUFFER_BROKEN
 from tests.sim.hunt import hunt
 from tests.sim.landing_scenarios import LANDING_BROKEN
 from tests.sim.scenarios import CAUGHT_WITH, KNOWN, SOUND
@@ -35,6 +36,14 @@ def test_a_broken_scenario_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", LANDING_BROKEN)
 def test_a_shorter_landing_protocol_is_caught(name: str) -> None:
     report = hunt(name, range(20 * CATCH_WITHIN))
+
+    assert report is not None
+    assert isinstance(report.failure, CAUGHT_WITH)
+
+
+@pytest.mark.parametrize("name", BUFFER_BROKEN)
+def test_a_shorter_queue_protocol_is_caught(name: str) -> None:
+    report = hunt(name, range(CATCH_WITHIN))
 
     assert report is not None
     assert isinstance(report.failure, CAUGHT_WITH)

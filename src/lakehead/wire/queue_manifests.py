@@ -42,8 +42,8 @@ class ProducerManifest:
     data_path_prefix: str | None = None
     """Below which the batches of this queue lie."""
 
-    partitions: int = 1
-    """How many pairs of manifests the queue has."""
+    partitions: int = 0
+    """How many pairs of manifests the queue has; 0 where nobody has said so yet, which is read as 1."""
 
     sealed: bool = False
     """Whether nothing may be appended, because the number of partitions is being changed."""
@@ -114,7 +114,7 @@ _PRODUCER: Decoders = {
     "producers": _counts,
     "forgotten": _count,
     "data_path_prefix": msgspec.json.Decoder(str | None),
-    "partitions": msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=1, le=4096)]),
+    "partitions": msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=4096)]),
     "sealed": msgspec.json.Decoder(bool),
 }
 _CONSUMER: Decoders = {

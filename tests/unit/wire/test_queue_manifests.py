@@ -50,7 +50,7 @@ producers = st.builds(
     producers=st.dictionaries(texts, counts),
     forgotten=counts,
     data_path_prefix=st.none() | texts.filter(bool),
-    partitions=st.integers(1, 4096),
+    partitions=st.integers(0, 4096),
     sealed=st.booleans(),
 )
 consumers = st.builds(
@@ -91,7 +91,7 @@ def test_the_samples_of_the_specification_are_read() -> None:
 
 
 def test_an_empty_manifest_has_the_keys_of_the_specification_and_no_others() -> None:
-    assert ProducerManifest().encode() == b'{"pending":[],"partitions":1}'
+    assert ProducerManifest().encode() == b'{"pending":[]}'
     assert ConsumerManifest().encode() == b'{"claimed":{},"done":[]}'
 
 
@@ -116,7 +116,7 @@ def test_keys_that_we_do_not_know_survive() -> None:
         b'{"pending": null}',
         b'{"version": -1}',
         b'{"producers": {"p": "1"}}',
-        b'{"partitions": 0}',
+        b'{"partitions": -1}',
         b'{"sealed": 1}',
         b'{"pending": []',
         b"\xff",

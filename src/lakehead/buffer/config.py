@@ -1,0 +1,127 @@
+"""Settings of ingestors and collectors, named and defaulted as the specification has them."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+from lakehead.buffer.consumer import Mode
+from lakehead.errors import Misconfigured
+from lakehead.storage.connect import StoreSettings
+from lakehead.storage.keys import InvalidKey, check_key
+from lakehead.wire.batch import MIB
+
+MOST_FLUSH_BYTES = 128 * MIB
+MOST_PARTITIONS = 4096
+
+
+class BatchFormat(Enum):
+    """How batches are stored. Both are always read."""
+
+    JSON = "json"
+    """The specification's: keys and values in base64."""
+
+    COMPACT = "compact"
+    """Lengths and bytes as they are, zstd, CRC32C."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStoreConfig:
+    """Where the objects of a queue lie."""
+
+    url: str
+    """Such as `s3://bucket/prefix` or `file:///folder`; see `open_store`."""
+
+    settings: StoreSettings = field(default_factory=StoreSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestorConfig:
+    """How an ingestor buffers and where it stores. Raises `Misconfigured` with everything that is wrong."""
+
+    object_store_config: ObjectStoreConfig
+
+    data_path_prefix: str = "ingest"
+    """Below which batches are stored. It belongs to one queue."""
+
+    manifest_path: str = "ingest/manifest.json"
+    """The key of the producer manifest."""
+
+    flush_interval: timedelta = timedelta(milliseconds=100)
+    """After how long a batch is flushed that is not empty."""
+
+    flush_size_bytes: int = 64 * MIB
+    """A batch that exceeds this many bytes of keys and values is flushed at once."""
+
+    max_unflushed_bytes: int = sys.maxsize
+    """`ingest` waits while more bytes of keys and values than this are not durable yet."""
+
+    batch_format: BatchFormat = BatchFormat.JSON
+
+    partitions: int = 1
+    """How many pairs of manifests the queue has; entries of one key go to one of them, and keep their order there."""
+
+    def __post_init__(self) -> None:
+        """Check everything, and say all that is wrong."""
+        _raise_if_any(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from _bad_key("data_path_prefix", self.data_path_prefix)
+        yield from _bad_key("manifest_path", self.manifest_path)
+        if self.flush_interval <= timedelta(0):
+            yield f"flush_interval is {self.flush_interval}, and must be longer than nothing"
+        if not 0 <= self.flush_size_bytes <= MOST_FLUSH_BYTES:
+            yield f"flush_size_bytes is {self.flush_size_bytes:,}, and must be from 0 to {MOST_FLUSH_BYTES:,}"
+        if self.max_unflushed_bytes < 0:
+            yield f"max_unflushed_bytes is {self.max_unflushed_bytes:,}, and must not be negative"
+        if not 1 <= self.partitions <= MOST_PARTITIONS:
+            yield f"partitions is {self.partitions}, and must be from 1 to {MOST_PARTITIONS}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorConfig:
+    """How a collector reads a queue. Raises `Misconfigured` with everything that is wrong."""
+
+    object_store_config: ObjectStoreConfig
+
+    manifest_path: str = "ingest/manifest.json"
+    """The key of the producer manifest."""
+
+    heartbeat_timeout_ms: timedelta = timedelta(seconds=30)
+    """After how long without a heartbeat a collector is taken for gone. It sends three in that time."""
+
+    done_cleanup_threshold: int = 100
+    """How many acknowledged locations wait before they and their batches are removed."""
+
+    mode: Mode = Mode.ORDERED
+
+    read_ahead: int = 16
+    """How many locations are claimed at once."""
+
+    read_ahead_bytes: int = 128 * MIB
+    """How many bytes of batches are fetched before they are asked for: a loose limit, for the next one always is."""
+
+    def __post_init__(self) -> None:
+        """Check everything, and say all that is wrong."""
+        _raise_if_any(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from _bad_key("manifest_path", self.manifest_path)
+        if self.heartbeat_timeout_ms <= timedelta(0):
+            yield f"heartbeat_timeout_ms is {self.heartbeat_timeout_ms}, and must be longer than nothing"
+        for name in ("done_cleanup_threshold", "read_ahead", "read_ahead_bytes"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}, and must be at least 1"
+
+
+def _bad_key(name: str, key: str) -> Iterator[str]:
+    try:
+        check_key(key)
+    except InvalidKey as error:
+        yield f"{name} is no key that every store takes ({error})"
+
+
+def _raise_if_any(faults: Iterator[str]) -> None:
+    if found := list(faults):
+        raise Misconfigured(f"The settings cannot be used: {'; '.join(found)}.")

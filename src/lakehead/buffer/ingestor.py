@@ -1,0 +1,141 @@
+"""The writer's side: takes entries, and says when they are durable."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+from zlib import crc32
+
+from lakehead.buffer.batches import Batches
+from lakehead.buffer.config import BatchFormat, IngestorConfig
+from lakehead.buffer.counts import Counts
+from lakehead.buffer.errors import Refused
+from lakehead.buffer.lane import MOST_ENTRIES, Encode, Lane
+from lakehead.buffer.layout import Pair
+from lakehead.buffer.manifests import PairFiles
+from lakehead.buffer.means import Means
+from lakehead.buffer.producer import Producer
+from lakehead.buffer.room import Room
+from lakehead.buffer.watcher import WriteWatcher
+from lakehead.clock import Clock
+from lakehead.ids import Ids, Random, RandomIds, system_random
+from lakehead.storage.opening import open_store
+from lakehead.storage.port import Store
+from lakehead.wire.batch import MIB, KeyValueEntry, encode_json
+from lakehead.wire.compact import encode_compact
+
+MOST_BYTES = 128 * MIB
+"""How many bytes of keys and values one call may bring: a batch is read into memory as a whole."""
+
+_ENCODERS: dict[BatchFormat, Encode] = {BatchFormat.JSON: encode_json, BatchFormat.COMPACT: encode_compact}
+
+
+class Ingestor:
+    """Buffers entries, stores them as batches, and queues their locations. Any ingestor takes any entry.
+
+    Entries of one call are in one batch for each partition, in their order; batches of one ingestor are queued in the
+    order in which they were filled. An ingestor that dies takes along what was not durable, and nothing else.
+    """
+
+    def __init__(
+        self,
+        config: IngestorConfig,
+        clock: Clock,
+        *,
+        store: Store | None = None,
+        ids: Ids | None = None,
+        random: Random | None = None,
+        counts: Counts | None = None,
+    ) -> None:
+        where = config.object_store_config
+        ids, random = ids or RandomIds(), random or system_random()
+        store = store or open_store(where.url, where.settings, clock=clock, ids=ids, random=random)
+        means = Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
+        self.counts = means.counts
+        self._room = Room(config.max_unflushed_bytes, means.counts)
+        self._lanes = [self._lane(config, means, number) for number in range(config.partitions)]
+        self._closed = False
+
+    async def ingest(self, entries: Sequence[KeyValueEntry]) -> WriteWatcher:
+        """Take entries, and return before they are durable. The watcher tells when they are.
+
+        It waits while more bytes than `max_unflushed_bytes` are not durable. Raises `Refused` for what can never be
+        taken, and once the ingestor is closed. If the call is cancelled or raises, no entry of it was taken.
+        """
+        entries = list(entries)
+        size = _size(entries)
+        self._check_open()
+        if self._room.is_exceeded:
+            await self._wait_for_room()
+        if not entries:
+            return WriteWatcher(())
+        if len(self._lanes) == 1:
+            return WriteWatcher([self._lanes[0].add(entries, size)])
+        parts: dict[int, list[KeyValueEntry]] = {}
+        for entry in entries:
+            parts.setdefault(crc32(entry.key) % len(self._lanes), []).append(entry)
+        return WriteWatcher([self._lanes[number].add(part, _size(part)) for number, part in sorted(parts.items())])
+
+    async def close(self) -> None:
+        """Flush what is left, resolve every watcher, and stop. Raises the first error of what could not be flushed.
+
+        It can be called again, also after it was cancelled.
+        """
+        self._closed = True
+        self._room.wake()
+        for lane in self._lanes:
+            lane.flush()
+        errors = [error for lane in self._lanes for error in await lane.drained()]
+        if errors:
+            raise errors[0]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _wait_for_room(self) -> None:
+        while not self._room.is_left:
+            for lane in self._lanes:
+                lane.flush()
+            await self._room.changed()
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Refused("The ingestor is closed and takes nothing more. Make a new one.")
+
+    def _lane(self, config: IngestorConfig, means: Means, number: int) -> Lane:
+        files = PairFiles.of(Pair.of(config.manifest_path, number), means)
+        producer = Producer(
+            files.producer,
+            means,
+            data_path_prefix=config.data_path_prefix,
+            partitions=config.partitions,
+            root=PairFiles.of(Pair.of(config.manifest_path), means).producer if number else None,
+        )
+        return Lane(
+            producer,
+            Batches(config.data_path_prefix, means),
+            means,
+            self._room,
+            encode=_ENCODERS[config.batch_format],
+            flush_seconds=config.flush_interval.total_seconds(),
+            flush_bytes=config.flush_size_bytes,
+        )
+
+
+def _size(entries: Sequence[object]) -> int:
+    size = 0
+    for entry in entries:
+        if not isinstance(entry, KeyValueEntry) or type(entry.key) is not bytes or type(entry.value) is not bytes:
+            raise Refused(f"{type(entry).__name__} is no KeyValueEntry of two byte strings. Nothing was taken.")
+        size += len(entry.key) + len(entry.value)
+    if size > MOST_BYTES or len(entries) > MOST_ENTRIES:
+        raise Refused(
+            f"{len(entries):,} entries of {size:,} bytes are too much for one call, which takes {MOST_ENTRIES:,} of "
+            f"{MOST_BYTES:,} bytes. Nothing was taken; ingest them in smaller parts."
+        )
+    return size

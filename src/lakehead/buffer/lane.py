@@ -1,0 +1,160 @@
+"""The batches of one partition on their way: one is open, others are being stored, and they are queued in order."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from lakehead.buffer.batches import Batches, StoredBatch, store_for
+from lakehead.buffer.means import Means
+from lakehead.buffer.producer import Producer
+from lakehead.buffer.room import Room
+from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
+from lakehead.wire.batch import KeyValueEntry
+
+PUTS_AT_ONCE = 4
+MOST_ENTRIES = 1_000_000
+"""A batch with this many entries is flushed whatever their size."""
+
+Encode = Callable[[Sequence[KeyValueEntry]], bytes]
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Entries that are flushed together."""
+
+    outcome: "asyncio.Future[str]"
+    opened: float
+    entries: list[KeyValueEntry] = field(default_factory=list)
+    size: int = 0
+    count: int = 0
+    body: bytes = b""
+    timer: "asyncio.Task[None] | None" = None
+    storing: "asyncio.Task[StoredBatch | LakeheadError] | None" = None
+
+
+class Lane:
+    """Takes entries, and flushes them by size, by time, or when it is told to."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        batches: Batches,
+        means: Means,
+        room: Room,
+        *,
+        encode: Encode,
+        flush_seconds: float,
+        flush_bytes: int,
+    ) -> None:
+        self._producer = producer
+        self._batches = batches
+        self._means = means
+        self._room = room
+        self._encode = encode
+        self._flush_seconds = flush_seconds
+        self._flush_bytes = flush_bytes
+        self._open: Batch | None = None
+        self._line: deque[Batch] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._puts = asyncio.Semaphore(PUTS_AT_ONCE)
+        self._unresolved: dict[asyncio.Future[str], None] = {}
+
+    def add(self, entries: Sequence[KeyValueEntry], size: int) -> "asyncio.Future[str]":
+        """Put entries into the open batch; what becomes of that batch."""
+        batch = self._open or self._opened()
+        batch.entries.extend(entries)
+        batch.size += size
+        self._room.take(size)
+        if batch.size > self._flush_bytes or len(batch.entries) >= MOST_ENTRIES:
+            self.flush()
+        return batch.outcome
+
+    def flush(self) -> None:
+        """Begin to flush the open batch, if there is one."""
+        batch, self._open = self._open, None
+        if batch is None:
+            return
+        if batch.timer is not None:
+            batch.timer.cancel()
+        batch.storing = asyncio.create_task(self._store(batch))
+        self._line.append(batch)
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._queue_in_order())
+
+    async def drained(self) -> list[LakeheadError]:
+        """Flush, and wait until everything is durable or given up; the errors of what was given up."""
+        self.flush()
+        unresolved = [each for each in self._unresolved if not each.done()]
+        if unresolved:
+            await asyncio.wait(unresolved)
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        await self._producer.drained()
+        errors = [each.exception() for each in unresolved if not each.cancelled()]
+        return [error for error in errors if isinstance(error, LakeheadError)]
+
+    def _opened(self) -> Batch:
+        outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._unresolved[outcome] = None
+        outcome.add_done_callback(self._unresolved.pop)
+        self._open = batch = Batch(outcome, self._means.clock.monotonic())
+        batch.timer = asyncio.create_task(self._flush_in_time(batch))
+        return batch
+
+    async def _flush_in_time(self, batch: Batch) -> None:
+        await self._means.clock.sleep(self._flush_seconds)
+        batch.timer = None  # it must not cancel itself
+        if self._open is batch:
+            self.flush()
+
+    async def _store(self, batch: Batch) -> StoredBatch | LakeheadError:
+        try:
+            batch.body, batch.count = self._encode(batch.entries), len(batch.entries)
+            batch.entries.clear()  # a batch is in memory once
+            async with self._puts:
+                return await store_for(self._producer, self._batches, batch.body)
+        except LakeheadError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - whatever it is, its watchers must hear of it
+            return Unavailable(f"A batch could not be stored, and is not queued ({error!r}).")
+
+    async def _queue_in_order(self) -> None:
+        try:
+            while self._line:
+                batch = self._line[0]
+                assert batch.storing is not None  # noqa: S101 - for the type checker
+                match await batch.storing:
+                    case StoredBatch(location, gc):
+                        queued = self._producer.enqueue(location, gc=gc, again=self._again(batch))
+                        queued.add_done_callback(partial(self._queued, batch))
+                    case error:
+                        self._resolve(batch, error)
+                self._line.popleft()
+        finally:
+            self._worker = None
+
+    def _again(self, batch: Batch) -> Callable[[int], "asyncio.Future[str]"]:
+        return lambda _: asyncio.ensure_future(self._batches.store(batch.body))
+
+    def _queued(self, batch: Batch, queued: "asyncio.Future[str]") -> None:
+        if queued.cancelled():
+            self._resolve(batch, OutcomeUnknown("The append was interrupted. Look before ingesting again."))
+        else:
+            self._resolve(batch, queued.exception() or queued.result())
+
+    def _resolve(self, batch: Batch, outcome: str | BaseException) -> None:
+        counts = self._means.counts
+        batch.body = b""
+        self._room.give_back(batch.size)
+        if batch.outcome.done():
+            return
+        if isinstance(outcome, str):
+            seconds = self._means.clock.monotonic() - batch.opened
+            counts.flushed(entries=batch.count, size=batch.size, seconds=seconds)
+            batch.outcome.set_result(outcome)
+        else:
+            counts.flushes_failed += 1
+            batch.outcome.set_exception(outcome)
+            batch.outcome.exception()  # it is no fault that nobody watches

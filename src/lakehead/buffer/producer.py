@@ -1,0 +1,283 @@
+"""Appending locations to a producer manifest: once each, in order, many in one write."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from lakehead.buffer.errors import Contended
+from lakehead.buffer.manifests import ManifestFile, Stored
+from lakehead.buffer.means import Means
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.storage.backoff import Backoff
+from lakehead.wire.queue_manifests import ProducerManifest, remember
+
+APPENDS = Backoff(attempts=40, first_seconds=0.02, cap_seconds=2.0)
+"""How often an append is tried while others win, and how long it waits between."""
+
+MOST_FAILURES = 3
+"""After how many failures of the store itself an append is given up: the store has tried each request often enough."""
+
+MOST_PRODUCERS = 256
+"""How many producers' last numbers a manifest keeps."""
+
+StoreAgain = Callable[[int], Awaitable[str]]
+"""Stores a batch under a new name, knowing this `gc` number; the new location."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A location on its way into the manifest."""
+
+    location: str
+    gc: int | None
+    """The `gc` number that was known before the batch was stored; None for what orphan GC never deletes."""
+
+    again: StoreAgain | None
+    outcome: "asyncio.Future[str]" = field(repr=False)
+    """The location under which it was queued, or the error."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What goes into the manifest in one write, and what we know of earlier tries at it."""
+
+    waiting: list[Waiting]
+    number: int
+    first: ProducerManifest | None = None
+    """What the first try found."""
+
+    tried: Stored[ProducerManifest] | None = None
+    """What the last try was to take the place of."""
+
+    doubt: Exception | None = None
+    """Why we do not know whether the last try has landed, or will yet."""
+
+    failures: list[Exception] = field(default_factory=list)
+
+
+class Forgotten(OutcomeUnknown):
+    """Nobody can tell any more whether an append has landed."""
+
+
+class Producer:
+    """One process's way into one producer manifest. Everything that waits goes into the next write.
+
+    Appends are numbered and made one after the other, and the manifest keeps our last number: so an append whose
+    answer was lost is known to have landed even when its locations were consumed and cleaned up meanwhile.
+
+    A partition other than the first also needs the first one's manifest, its `root`, where readers learn how many
+    partitions there are.
+    """
+
+    def __init__(
+        self,
+        file: ManifestFile[ProducerManifest],
+        means: Means,
+        *,
+        data_path_prefix: str,
+        partitions: int = 1,
+        root: ManifestFile[ProducerManifest] | None = None,
+        backoff: Backoff = APPENDS,
+        most_producers: int = MOST_PRODUCERS,
+    ) -> None:
+        self.file = file
+        self._means = means
+        self._prefix = data_path_prefix
+        self._partitions = partitions
+        self._root = root
+        self._backoff = backoff
+        self._most_producers = most_producers
+        self._id = means.ids.uuid()
+        self._number = 0
+        self._gc: int | None = None
+        self._crowd = 0
+        self._waiting: list[Waiting] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def gc_number(self) -> int:
+        """A `gc` number that the manifest has had: known before a batch is stored, it guards the batch."""
+        if self._gc is None:
+            return (await self._read()).manifest.gc
+        return self._gc
+
+    async def append(self, location: str) -> str:
+        """Queue a location that no other append names. It returns when the location is in the manifest.
+
+        Raises `Unavailable` when it is not and never will be, and `OutcomeUnknown` when nobody can tell. Cancelling
+        the call does not take the location back.
+        """
+        return await asyncio.shield(self.enqueue(location))
+
+    def enqueue(
+        self, location: str, *, gc: int | None = None, again: StoreAgain | None = None
+    ) -> "asyncio.Future[str]":
+        """Queue a location behind all that were enqueued before it, and say later what became of it."""
+        outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(location, gc, again, outcome))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_what_waits())
+        return outcome
+
+    async def drained(self) -> None:
+        """Wait until nothing waits."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_what_waits(self) -> None:
+        group: list[Waiting] = []
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                try:
+                    await self._append(group)
+                except LakeheadError as error:
+                    fail(group, error)
+        finally:
+            self._writer = None
+            fail([*group, *self._waiting], OutcomeUnknown("The append was interrupted. Look before trying again."))
+
+    async def _append(self, waiting: list[Waiting]) -> None:
+        """One write for a group: all of it is appended, or none."""
+        self._number += 1
+        group = Group(waiting, self._number)
+        for pause in self._backoff.pauses(self._means.random):
+            await self._wait_for_others(pause)
+            try:
+                if await self._try(group):
+                    self._crowd = max(0, self._crowd - 1)
+                    return
+                self._crowd += 1
+            except Forgotten:
+                raise
+            except OutcomeUnknown as error:
+                group.doubt = error
+            except Unavailable as error:
+                group.failures.append(error)
+                if len(group.failures) == MOST_FAILURES:
+                    break
+        raise self._gave_up(group)
+
+    async def _try(self, group: Group) -> bool:
+        """Whether the group is in the manifest now, or nothing is left of it."""
+        seen = await self._read()
+        if group.tried is not None:
+            if self._has_landed(group, seen.manifest):
+                succeed(group.waiting)
+                return True
+            if seen.at != group.tried.at:
+                group.doubt = None  # what we tried can never take the place of another version
+        await self._check_settings(seen.manifest)
+        await self._guard(group, seen.manifest.gc)
+        if not group.waiting:
+            return True
+        group.first, group.tried = group.first or seen.manifest, seen
+        if not await self.file.write(seen, self._with(seen.manifest, group)):
+            return False
+        succeed(group.waiting)
+        return True
+
+    async def _wait_for_others(self, pause: float) -> None:
+        """Pause before a try, also before the first where the last appends met others."""
+        if not pause and self._crowd:
+            pause = self._means.random.uniform(0, self._backoff.first_seconds * 2 ** min(self._crowd, 6))
+        if pause:
+            await self._means.clock.sleep(pause)
+
+    async def _read(self) -> Stored[ProducerManifest]:
+        seen = await self.file.read()
+        self._gc = seen.manifest.gc
+        return seen
+
+    def _has_landed(self, group: Group, now: ProducerManifest) -> bool:
+        """Whether an earlier try at this group is in what is stored now. Raises `Forgotten` if nobody can tell."""
+        if self._id in now.producers:
+            return now.producers[self._id] >= group.number
+        if group.waiting[0].location in now.pending:
+            return True  # somebody who does not know our keys has written the manifest since
+        first = group.first or now
+        if now.forgotten == first.forgotten and now.version >= first.version:
+            return False
+        self._id, self._number = self._means.ids.uuid(), 0
+        raise Forgotten(
+            f"An append to {self.file.key} had no clear answer, and the manifest has forgotten this producer since: "
+            "it may have been queued and consumed. Look before trying again."
+        )
+
+    async def _check_settings(self, now: ProducerManifest) -> None:
+        """Raise `Misconfigured` unless the queue is what this producer was made for."""
+        if now.sealed or now.partitions not in (0, self._partitions):
+            raise Misconfigured(
+                f"The queue of {self.file.key} has {now.partitions or 1} partitions"
+                f"{', and that is being changed' if now.sealed else ''}; this ingestor was made for {self._partitions}."
+            )
+        if now.data_path_prefix not in (None, self._prefix):
+            raise Misconfigured(
+                f"The queue of {self.file.key} keeps its batches below {now.data_path_prefix!r}, not {self._prefix!r}. "
+                "A prefix belongs to one queue, and a queue to one prefix."
+            )
+        if not now.partitions and self._root is not None:
+            await self._settle_root(self._root)
+
+    async def _settle_root(self, root: ManifestFile[ProducerManifest]) -> None:
+        """Make sure that the first partition's manifest says how many there are, before another one is used."""
+        seen = await root.read()
+        if not seen.manifest.partitions and not seen.manifest.sealed:
+            told = replace(seen.manifest, partitions=self._partitions, data_path_prefix=self._prefix)
+            if not await root.write(seen, told):
+                raise Unavailable(f"Somebody else has just written {root.key}. Try again.")
+        else:
+            await self._check_settings(seen.manifest)
+
+    async def _guard(self, group: Group, gc: int) -> None:
+        """Store every batch again that orphan GC may have listed before we could queue it."""
+        unsafe = [each for each in group.waiting if each.again is not None and each.gc != gc]
+        if unsafe:
+            await asyncio.gather(*(self._store_again(each, gc) for each in unsafe))
+            group.waiting = [each for each in group.waiting if not each.outcome.done()]
+
+    async def _store_again(self, waiting: Waiting, gc: int) -> None:
+        assert waiting.again is not None  # noqa: S101 - for the type checker
+        self._means.counts.batches_stored_again += 1
+        try:
+            waiting.location, waiting.gc = await waiting.again(gc), gc
+        except LakeheadError as error:
+            fail([waiting], error)
+
+    def _with(self, now: ProducerManifest, group: Group) -> ProducerManifest:
+        producers, dropped = remember(now.producers, self._id, group.number, most=self._most_producers)
+        return replace(
+            now,
+            pending=(*now.pending, *(each.location for each in group.waiting)),
+            producers=producers,
+            forgotten=now.forgotten + dropped,
+            data_path_prefix=self._prefix,
+            partitions=self._partitions,
+        )
+
+    def _gave_up(self, group: Group) -> LakeheadError:
+        key = self.file.key
+        if group.doubt is not None:
+            return OutcomeUnknown(
+                f"An append to {key} was left without an answer ({group.doubt}). It may be queued, or be queued yet."
+            )
+        if group.failures:
+            return Unavailable(f"Nothing was appended to {key} ({group.failures[-1]}). Try again later.")
+        return Contended(
+            f"{self._backoff.attempts} tries to append to {key} met another writer each time. "
+            "Nothing was appended; try again later, with fewer ingestors or more partitions."
+        )
+
+
+def succeed(group: Sequence[Waiting]) -> None:
+    """Tell everybody whose location is in the manifest."""
+    for each in group:
+        if not each.outcome.done():
+            each.outcome.set_result(each.location)
+
+
+def fail(group: Sequence[Waiting], error: LakeheadError) -> None:
+    """Tell everybody who has not been told yet."""
+    for each in group:
+        if not each.outcome.done():
+            each.outcome.set_exception(error)
+            each.outcome.exception()  # whoever enqueued it may be gone, and nobody else has to look

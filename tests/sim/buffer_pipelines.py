@@ -1,0 +1,170 @@
+"""Ingestors and collectors, whole, under everything that happens to the queue between them."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from lakehead.buffer.collector import CollectedBatch, Collector
+from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.consumer import Mode
+from lakehead.buffer.errors import Fenced
+from lakehead.buffer.ingestor import Ingestor
+from lakehead.buffer.watcher import Durable, WriteWatcher
+from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.wire.batch import KeyValueEntry
+from tests.sim.buffer_model import WatchedStore
+from tests.sim.buffer_scenarios import ALL, THRESHOLD, TIMEOUT, Scene, Trouble, Variant, drain
+from tests.sim.world import Scenario, Violation, World
+
+WHERE = ObjectStoreConfig(url="memory://")
+CALLS = 4
+
+
+class Pipeline(Scene):
+    """A scene whose producers are ingestors, and whose collectors are collectors."""
+
+    def start_producer(self) -> None:
+        self.names += 1
+        process = self.world.process(f"ingestor{self.names}")
+        process.spawn(ingest(process.name, self))
+        self.producers.append(process)
+
+    def start_collector(self) -> None:
+        self.names += 1
+        process = self.world.process(f"collector{self.names}")
+        process.spawn(collect(self))
+        self.collectors.append(process)
+
+
+async def ingest(name: str, scene: Scene) -> None:
+    """Ingest some entries, wait for some of them, cancel some of the waiting, and close."""
+    world, means = scene.world, scene.means()
+    config = IngestorConfig(
+        object_store_config=WHERE,
+        flush_interval=timedelta(milliseconds=world.random.choice([1, 100])),
+        flush_size_bytes=world.random.choice([0, 20]),
+        max_unflushed_bytes=world.random.choice([0, 40, 10**6]),
+        batch_format=world.random.choice([BatchFormat.JSON, BatchFormat.COMPACT]),
+    )
+    ingestor = Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random)
+    watchers: list[tuple[str, WriteWatcher]] = []
+    for number in range(CALLS):
+        entry = f"{name}.{number}"
+        call = asyncio.create_task(ingestor.ingest([KeyValueEntry(b"", entry.encode())]))
+        if world.random.random() < 0.1:
+            await means.clock.sleep(world.random.uniform(0, 0.1))
+            call.cancel()
+            await asyncio.wait([call])
+        else:
+            await call
+        if call.cancelled():
+            scene.shared.history.refused.add(entry)
+            continue
+        watchers.append((entry, call.result()))
+        if world.random.random() < 0.4:
+            await wait_or_lose_patience(watchers[-1][1], means.clock.sleep(world.random.uniform(0, 1)))
+        tell(scene, watchers)
+    with suppress(Unavailable, OutcomeUnknown):
+        await ingestor.close()
+    tell(scene, watchers)
+    if open_ones := [entry for entry, watcher in watchers if watcher.result() is None]:
+        raise Violation(f"the ingestor is closed, and nobody knows what became of {open_ones}")
+
+
+async def wait_or_lose_patience(watcher: WriteWatcher, patience: Awaitable[None]) -> None:
+    async def wait() -> None:
+        with suppress(Unavailable, OutcomeUnknown):
+            await watcher.await_durable()
+
+    waiting = asyncio.create_task(wait())
+    await patience
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+
+
+def tell(scene: Scene, watchers: Sequence[tuple[str, WriteWatcher]]) -> None:
+    """What watchers say goes into the history, for the end to judge."""
+    history = scene.shared.history
+    for entry, watcher in watchers:
+        match watcher.result():
+            case Durable((location,)):
+                if entry not in scene.shared.entries(location):
+                    raise Violation(f"{entry} is said to be in {location}")
+                if location not in history.places:
+                    raise Violation(f"{entry} is said to be durable, and is not queued")
+                history.confirmed.add(entry)
+            case Unavailable():
+                history.refused.add(entry)
+            case _:
+                continue
+
+
+async def collect(scene: Scene) -> None:
+    """Collectors of one process, one after the other: whoever is fenced makes a new one."""
+    while not scene.ending:
+        world, means = scene.world, scene.means()
+        config = CollectorConfig(
+            object_store_config=WHERE,
+            heartbeat_timeout_ms=timedelta(seconds=TIMEOUT),
+            done_cleanup_threshold=THRESHOLD,
+            mode=scene.mode,
+            read_ahead=world.random.randint(1, 3),
+            read_ahead_bytes=world.random.choice([1, 10**6]),
+        )
+        async with Collector(config, means.clock, store=means.store, ids=means.ids, random=means.random) as collector:
+            with suppress(Fenced):
+                await collect_until_fenced(collector, scene)
+
+
+async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
+    world = scene.world
+    held: list[CollectedBatch] = []
+    idle = 0.1
+    while not scene.ending:
+        try:
+            batch = await collector.next_batch()
+        except (Unavailable, OutcomeUnknown):
+            continue
+        if batch is not None:
+            scene.shared.hand_out(batch.location, batch.collector, batch.epoch)
+            if [entry.value.decode() for entry in batch.entries] != scene.shared.entries(batch.location):
+                raise Violation(f"{batch.location} is not what was stored")
+            held.append(batch)
+            idle = 0.1
+        if held and (batch is None or world.random.random() < 0.6):
+            some = held if scene.mode is Mode.ORDERED else world.random.sample(held, len(held))
+            with suppress(Unavailable, OutcomeUnknown):
+                await collector.ack(*some)
+                held = []
+        if batch is None:
+            idle = min(10.0, idle * 3)
+            await world.clock.sleep(world.random.uniform(0, idle))
+
+
+def pipeline(mode: Mode, *troubles: Trouble) -> Scenario:
+    """Some ingestors and collectors on one queue, with troubles at random moments; then everything comes to rest."""
+
+    async def scenario(world: World) -> None:
+        scene = Pipeline(world, Variant(), mode, WatchedStore(world, ordered=mode is Mode.ORDERED, most_done=100))
+        for _ in range(world.random.randint(1, 3)):
+            scene.start_producer()
+        for _ in range(world.random.randint(1, 2)):
+            scene.start_collector()
+        for _ in range(world.random.randrange(5)):
+            await world.clock.sleep(world.random.expovariate(4))
+            await world.random.choice(troubles)(scene)
+        await world.until(*scene.producers)
+        await world.clock.sleep(world.random.choice([1, 40]))
+        scene.ending = True
+        await world.until(*scene.collectors)
+        await drain(scene)
+
+    return scenario
+
+
+PIPELINES: dict[str, Scenario] = {
+    "buffer_pipeline_ordered": pipeline(Mode.ORDERED, *ALL),
+    "buffer_pipeline_competing": pipeline(Mode.COMPETING, *ALL),
+}

@@ -1,0 +1,101 @@
+"""What a queue tells of itself: its status, and its metrics."""
+
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from lakehead.buffer.consumer import Mode
+from lakehead.buffer.counts import Counts
+from lakehead.buffer.means import Means
+from lakehead.buffer.metrics import BY_MANIFEST, BY_ROLE, COUNTERS, DURATION, GAUGES, export
+from lakehead.buffer.status import status
+from lakehead.errors import Unavailable
+from lakehead.wire.batch import encode_json
+from tests.unit.buffer.scene import PAIR, Scene, batches, entries, play
+
+
+def told(counts: Counts) -> dict[str, float]:
+    registry = CollectorRegistry()
+    export(counts, registry)
+    lines = generate_latest(registry).decode().splitlines()
+    found = (line.removeprefix("lakehead_buffer_").rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in found}
+
+
+def means(scene: Scene) -> Means:
+    return Means(store=scene.store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
+
+
+def test_every_count_is_a_metric_and_every_metric_a_count() -> None:
+    counted = {each.name for each in fields(Counts)} - {"flush_classes"}
+
+    assert counted == {*COUNTERS, *BY_ROLE, *GAUGES, *BY_MANIFEST, DURATION}
+
+
+def test_the_metrics_move_as_things_happen() -> None:
+    async def story(scene: Scene) -> None:
+        ingestor = scene.ingestor()
+        await ingestor.ingest(entries("12345"))
+        assert told(ingestor.counts)["bytes_unflushed"] == 8
+        await scene.later(1)
+        scene.store.break_(batches, Unavailable("down"))
+        await ingestor.ingest(entries("lost"))
+        await scene.later(1)
+        scene.store.mend()
+        await ingestor.close()
+        now = told(ingestor.counts)
+        assert now["batches_flushed_total"] == now["entries_flushed_total"] == now["flushes_failed_total"] == 1
+        assert now["bytes_flushed_total"] == 8
+        assert now["bytes_unflushed"] == 0
+        assert now['manifest_writes_total{role="producer"}'] == 1
+        assert now['manifest_conflicts_total{role="producer"}'] == 0
+        assert now["flush_seconds_count"] == 1
+        assert now['flush_seconds_bucket{le="0.05"}'] == 0
+        assert now['flush_seconds_bucket{le="0.2"}'] == now['flush_seconds_bucket{le="+Inf"}'] == 1
+        assert 0.1 <= now["flush_seconds_sum"] < 0.2
+
+        async with scene.collector(done_cleanup_threshold=1) as collector:
+            await scene.all_of(collector)
+        now = told(collector.counts)
+        assert now["batches_collected_total"] == now["entries_collected_total"] == now["acks_total"] == 1
+        assert now["bytes_collected_total"] == len(encode_json(entries("12345")))
+        assert now["cleaned_up_total"] == 1
+        assert now['queue_length{manifest="ingest/manifest.json"}'] == 0
+
+    play(story)
+
+
+def test_the_status_is_what_the_manifests_say() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b", "c")
+        async with scene.collector(mode=Mode.COMPETING, read_ahead=1) as collector:
+            first = await collector.next_batch()
+            assert first is not None
+            await collector.ack(first)
+            second = await collector.next_batch()
+            assert second is not None
+            await scene.later(5)
+            with_status = means(scene)
+            [now] = await status(PAIR.producer, with_status)
+            assert now.waiting == (await scene.producer()).pending[1:]
+            assert now.done == (first.location,)
+            [claim] = now.claims
+            assert (claim.location, claim.owner) == (second.location, second.collector)
+            assert 4.9 < claim.age_seconds < 5.1
+            assert now.oldest_seconds is not None
+            assert 5 < now.oldest_seconds < 6
+            assert now.batch_bytes == 2 * len(encode_json(entries("b")))
+            assert with_status.counts.queue_length == {PAIR.producer: 2}
+
+    play(story)
+
+
+def test_an_empty_queue_and_a_queue_of_foreign_locations_have_a_status_too() -> None:
+    async def story(scene: Scene) -> None:
+        [now] = await status(PAIR.producer, means(scene))
+        assert (now.waiting, now.oldest_seconds, now.batch_bytes) == ((), None, 0)
+        await scene.store.inner.put(PAIR.producer, b'{"pending": ["../bad", "not/there"]}')
+        [now] = await status(PAIR.producer, means(scene))
+        assert (now.waiting, now.oldest_seconds, now.batch_bytes) == (("../bad", "not/there"), None, 0)
+
+    play(story)
