@@ -36,6 +36,7 @@ class FullRefreshStrategy:
             sink.prepare(schema_of(info.columns))
             generation = sink.standing().generation + (1 if table.reload else 0)
             context.progress("reading")
+            context.reopen("finalized")
             with context.phase("raw") as phase:
                 phase.written = sink.write_raw(
                     context.load_date,

@@ -9,11 +9,19 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
-from lakehead.extract.iceberg_tables import MERGED_OFTEN, RAW_PARTITIONS, Place, ensure_table, iceberg_schema
+from lakehead.extract.iceberg_tables import (
+    MERGED_OFTEN,
+    RAW_PARTITIONS,
+    Place,
+    Wanted,
+    ensure_tables,
+    iceberg_schema,
+)
 from lakehead.extract.iceberg_view import show_slice, shown_slice
 from lakehead.extract.merging import Newest, RawRows, merge_newest, overwrite, overwrite_newest, whole_keys
 from lakehead.extract.planning.windows import Slice
@@ -88,13 +96,7 @@ class IcebergSink:
 
     def prepare(self, columns: pa.Schema) -> None:
         """Make the tables that are not there yet."""
-        schema, catalog = iceberg_schema(columns), self._around.catalog
-        ensure_table(catalog, self._raw_place, schema, RAW_PARTITIONS)
-        self._raw = self._find(self._raw_place)
-        if self._out_place and not self._is_view:
-            properties = MERGED_OFTEN if self._settings.mode == "scd1" else None
-            ensure_table(catalog, self._out_place, schema, self._settings.partition_by, properties)
-            self._out = self._find(self._out_place)
+        self._ensure(iceberg_schema(columns))
 
     def standing(self) -> Standing:
         """How far the table is, after everything published was settled."""
@@ -122,6 +124,8 @@ class IcebergSink:
         keys = self._settings.primary_keys if self._settings.null_keys is Rule.EXCLUDE else ()
         if self._is_view:
             return self._show(raw.slice, whole_keys(keys))
+        if self._out is None:  # it was not wanted when raw was read, or somebody has dropped it
+            self._ensure(assign_fresh_schema_ids(self._made(self._raw).seen().schema()))
         rows = self._rows(raw, after=raw.slice - 1)
         return self._land_out(
             raw, f"{raw.slice}", lambda session, target: overwrite(session, target, rows, *whole_keys(keys))
@@ -168,6 +172,17 @@ class IcebergSink:
     @property
     def _is_view(self) -> bool:
         return self._settings.mode == "full" and self._settings.finalize is Finalize.VIEW
+
+    def _ensure(self, schema: Schema) -> None:
+        """Make what is not there yet, after all of it was found to fit: what is refused leaves nothing behind."""
+        catalog, settings = self._around.catalog, self._settings
+        wanted = [Wanted(self._raw_place, RAW_PARTITIONS)]
+        if self._out_place and not self._is_view:
+            properties = MERGED_OFTEN if settings.mode == "scd1" else {}
+            wanted.append(Wanted(self._out_place, settings.partition_by, properties))
+        ensure_tables(catalog, schema, wanted)
+        self._raw = self._find(self._raw_place)
+        self._out = self._find(self._out_place) if self._out_place and not self._is_view else None
 
     def _find(self, place: Place) -> IcebergTable | None:
         if not self._around.catalog.table_exists(place.name):

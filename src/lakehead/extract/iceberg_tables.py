@@ -1,7 +1,7 @@
 """The Iceberg tables of a source's table: made once, and then expected to fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -55,27 +55,49 @@ def iceberg_schema(columns: pa.Schema) -> Schema:
     return assign_fresh_schema_ids(converted)
 
 
-def ensure_table(
-    catalog: Catalog,
-    place: Place,
-    schema: Schema,
-    partitions: Sequence[PartitionField],
-    properties: Mapping[str, str] | None = None,
-) -> None:
-    """Make the table unless it is there. Raises `Misconfigured` if it is, and cannot hold these columns."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A table that is to be there, and how it is made if it is not."""
+
+    place: Place
+    partitions: Sequence[PartitionField] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) -> None:
+    """Make the tables that are not there. Raises `Misconfigured`, before any is made, if one cannot be as wanted."""
+    specs = {each.place: _spec(schema, each.partitions, each.place.name) for each in wanted}
+    missing = [each for each in wanted if not _is_there(catalog, each.place, schema)]
+    for each in missing:
+        _ensure_namespace(catalog, each.place.name.rpartition(".")[0])
+        create_table(
+            catalog,
+            each.place.name,
+            schema,
+            partition=specs[each.place],
+            location=each.place.location,
+            properties=each.properties,
+        )
+        _is_there(catalog, each.place, schema)  # if another run was faster, its table has to fit too
+
+
+def _ensure_namespace(catalog: Catalog, name: str) -> None:
+    """Make the namespace, though other tables of the run make it at this moment: catalogs tell that in many words."""
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except Exception:
+        if not catalog.namespace_exists(name):
+            raise
+
+
+def _is_there(catalog: Catalog, place: Place, schema: Schema) -> bool:
+    """Whether there is such a table. Raises `Misconfigured` if there is, and it cannot hold these columns."""
     try:
         table = catalog.load_table(place.name)
     except NoSuchTableError:
-        create_table(
-            catalog,
-            place.name,
-            schema,
-            partition=_spec(schema, partitions, place.name),
-            location=place.location,
-            properties=properties,
-        )
-        table = catalog.load_table(place.name)
+        return False
     _check_fits(place.name, schema, table.schema())
+    return True
 
 
 def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> PartitionSpec:

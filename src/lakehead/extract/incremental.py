@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from lakehead.errors import Misconfigured
 from lakehead.extract.facts import Increments, kind_of_column
 from lakehead.extract.merging import Newest
+from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Slice
@@ -56,8 +57,8 @@ class _Load:
             increments = self._increments(source)
             context.sink.prepare(schema_of(increments.info.columns))
             plan = self._read(increments)
-        if self.merged and plan is not None:
-            self._merge()
+        if self.merged:
+            self._merge()  # also where nothing is new: without its plan, nobody knew that raw was whole
         raw = self._mark(plan)
         if plan is None and not self.landed:
             return Skipped(f"nothing new since {_text(raw)}" if raw else "the source has no rows yet")
@@ -82,6 +83,11 @@ class _Load:
         info, kept = self.context.described(source)
         column = info.column(table.incremental_column or "")
         kind = kind_of_column(column, table.incremental_kind, info)
+        if kind is Kind.TEXT and table.as_text and source.catalogue(table.source).column(column.name).arrow is None:
+            raise Misconfigured(
+                f"Column {column.name!r} of {info} is carried as text, which is not ordered as its values of type "
+                f"{column.declared} are. Choose another incremental_column, or load the table in full."
+            )
         for name in (*table.primary_keys, *table.tiebreak_columns):
             info.column(name)
         return Increments(source, info, column, kind, kept, table.null_watermarks)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from lakehead.extract.rows import GENERATION, SLICE
+from lakehead.extract.rows import GENERATION, INGEST_SCHEMA, SLICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,8 @@ class Newest:
 
     The one with the larger watermark; then with the larger values in the tiebreak columns, one after the other; then
     the one that was read later. Rows that are still alike differ at most in columns that nobody ordered by: a hash of
-    the whole row decides, so that every run decides alike. A row without a watermark is older than any that has one.
+    the source's own columns decides, so that every run decides alike. A row without a watermark is older than any that
+    has one.
     """
 
     keys: tuple[str, ...]
@@ -97,7 +98,8 @@ def _newest(session: SparkSession, rows: RawRows, newest: Newest) -> str:
         return all_rows
     order = [f"{quoted(name)} DESC NULLS LAST" for name in (newest.watermark, *newest.tiebreaks)]
     names = ", ".join(map(quoted, rows.columns))
-    order += [f"{SLICE} DESC", f"xxhash64({names}) DESC"]
+    told = ", ".join(quoted(name) for name in rows.columns if name not in INGEST_SCHEMA.names)
+    order += [f"{SLICE} DESC", f"xxhash64({told}) DESC"]
     rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)})"
     return (
         f"SELECT {names} FROM (SELECT *, {rank} AS `_lakehead_rank` FROM ({all_rows})) "  # noqa: S608 - quoted names

@@ -91,6 +91,11 @@ class ExecutionContext:
         table = self.sink.id
         return {} if table is None else {phase: d.state for phase, d in self.state.day(table, self.load_date).items()}
 
+    def reopen(self, phase: str) -> None:
+        """Say that a phase is done no more: what it was done with is about to change, and a rerun is to see to it."""
+        if self.day().get(phase) is DayState.DONE:
+            self._mark(phase, DayState.RUNNING, {})
+
     @contextmanager
     def phase(self, phase: str) -> Iterator["Phase"]:
         """A phase of the table: marked as done, or as failed if it raises."""

@@ -1,5 +1,6 @@
 """From a configuration to what works: the one place that chooses adapters and reveals secrets."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
 from lakehead.storage.opening import open_store
 
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -49,6 +52,7 @@ class Wiring:
             self._source_settings(source)
         for table in self.config.tables:
             self.catalog_of(table)
+            _check_name(table)
         _ = self.spark_settings, self._state_password
         if any(not isinstance(sink, FileSink) and not sink.properties for sink in self.config.sinks.values()):
             self.config.spark.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
@@ -161,7 +165,9 @@ class Wiring:
             source = self.config.source_of(table)
             if table.reader == "jdbc" or source.dialect == "jdbc":
                 settings = SourceSettings.parse(source.url, user=source.user)
-                found |= {coordinate for coordinate in (driver(address(settings)),) if coordinate}
+                # MariaDB's driver speaks to MySQL too, and is the one that tables are read with.
+                url = "jdbc:mariadb:" if settings.kind == "mysql" else address(settings)
+                found |= {coordinate for coordinate in (driver(url),) if coordinate}
         return found
 
     def _revealed(self, properties: Mapping[str, str | Secret]) -> dict[str, str]:
@@ -169,6 +175,15 @@ class Wiring:
             key: value.reveal(self.environment) if isinstance(value, Secret) else value
             for key, value in properties.items()
         }
+
+
+def _check_name(table: Table) -> None:
+    """Raise `Misconfigured` where a table's own name in the source is no name of a table in the lakehouse."""
+    if not _NAME.fullmatch(table.full_name):
+        raise Misconfigured(
+            f"The table {table.full_name!r} cannot be called so in the lakehouse. Give it another by its key name: "
+            "words of letters, digits, _ and -, with dots between them."
+        )
 
 
 def table_settings(table: Table, *, finalizes: bool, reload: bool) -> TableSettings:

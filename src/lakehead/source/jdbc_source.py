@@ -138,6 +138,10 @@ class JdbcSource:
             raise Misconfigured(f"The name {identifier!r} cannot be quoted in {self.settings}.")
         return f"{self._mark}{identifier.replace(self._mark, self._mark * 2) if self._mark else identifier}{self._mark}"
 
+    def by_code_points(self, text: str) -> str:
+        """Not known."""
+        raise Misconfigured(f"How {self.settings} orders {text} is not known. Load the table in full.")
+
     def chance(self, share: float) -> str:
         """Not known."""
         raise Misconfigured(f"{self.settings} cannot be sampled (a share of {share} was asked for).")

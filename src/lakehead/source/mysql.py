@@ -137,6 +137,10 @@ class MySQL:
             case str():
                 return _text(value)
 
+    def by_code_points(self, text: str) -> str:
+        """An expression of text that compares by its code points, which in UTF-8 is the order of its bytes."""
+        return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
+
     def chance(self, share: float) -> str:
         """A condition that is true for about such a share of the rows, by chance."""
         return f"RAND() < {share:.9f}"

@@ -179,6 +179,10 @@ class PostgreSQL:
             case str():
                 return self._text(value)
 
+    def by_code_points(self, text: str) -> str:
+        """An expression of text that compares by its code points."""
+        return f'{text}::text COLLATE "C"'
+
     def chance(self, share: float) -> str:
         """A condition that is true for about such a share of the rows, by chance."""
         return f"random() < {share:.9f}"

@@ -35,6 +35,10 @@ class Asker(Protocol):
 
     def quote(self, identifier: str) -> str: ...  # noqa: D102 - see Source
 
+    def by_code_points(self, text: str) -> str:
+        """An expression of text that compares as Python and Spark compare text, whatever its collation is."""
+        ...
+
     def chance(self, share: float) -> str:
         """A condition that is true for about such a share of the rows, by chance."""
         ...
@@ -56,8 +60,8 @@ def count(source: Asker, query: Query) -> int:
 def bounds(source: Asker, query: Query, name: str) -> tuple[Value, Value] | None:
     """The least and the greatest value of a column, none if it has none."""
     column = query.table.column(name)
-    raw = source.quote(column.name)
-    [(least, greatest)] = source.rows(_select(f"min({raw}), max({raw})", query.table, where_of(source, query)))
+    value = _comparable(source, column)
+    [(least, greatest)] = source.rows(_select(f"min({value}), max({value})", query.table, where_of(source, query)))
     return None if least is None else (value_of(least, column, query.table), value_of(greatest, column, query.table))
 
 
@@ -143,7 +147,7 @@ def value_of(raw: Any, column: Column, table: TableInfo) -> Value:
     kind = column.arrow
     try:
         if kind is None or kinds.is_string(kind):
-            return raw if isinstance(raw, int) else str(raw)
+            return raw if isinstance(raw, int) else raw.decode() if isinstance(raw, bytes) else str(raw)
         if kinds.is_integer(kind):
             return int(raw)
         if kinds.is_decimal(kind):
@@ -200,14 +204,20 @@ def _select(what: str, table: TableInfo, where: str) -> str:
 
 def _inside(source: Asker, window: Window, table: TableInfo) -> str:
     column = table.column(window.column)
-    raw, bounded = source.quote(column.name), []
+    raw, value, bounded = source.quote(column.name), _comparable(source, column), []
     if window.lower is not None:
-        bounded.append(f"{raw} {'>=' if window.lower_included else '>'} {source.literal(window.lower, column)}")
+        bounded.append(f"{value} {'>=' if window.lower_included else '>'} {source.literal(window.lower, column)}")
     if window.upper is not None:
-        bounded.append(f"{raw} {'<=' if window.upper_included else '<'} {source.literal(window.upper, column)}")
+        bounded.append(f"{value} {'<=' if window.upper_included else '<'} {source.literal(window.upper, column)}")
     if window.nulls is Nulls.INCLUDE:
         return f"{' AND '.join(bounded)} OR {raw} IS NULL" if bounded else ""
     return " AND ".join(bounded or [f"{raw} IS NOT NULL"])
+
+
+def _comparable(source: Asker, column: Column) -> str:
+    """The column as windows compare it. Which text is greater must be the same here, in the state and in a merge."""
+    raw = source.quote(column.name)
+    return source.by_code_points(raw) if column.arrow is not None and kinds.is_string(column.arrow) else raw
 
 
 def _sample(source: Asker, query: Query, column: Column, rows: int) -> list[Value]:

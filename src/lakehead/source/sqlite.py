@@ -124,6 +124,10 @@ class SQLite:
             case str():
                 return _text(value)
 
+    def by_code_points(self, text: str) -> str:
+        """An expression of text that compares by its code points."""
+        return f"{text} COLLATE BINARY"
+
     def chance(self, share: float) -> str:
         """A condition that is true for about such a share of the rows, by chance."""
         return f"abs(random() % 1000000) < {round(share * 1_000_000)}"
