@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing format lock clean
+.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing bench-extract format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench-start: $(READY) ## Measure how long Spark takes to its first job, against 
 
 bench-landing: $(READY) ## Measure landings against bare tasks, Spark's own appends, and age (10 minutes)
 	@$(BIN)/python -m bench.landing
+
+bench-extract: $(READY) ## Measure loads from PostgreSQL against COPY, Spark and other tools (long)
+	@$(BIN)/python -m bench.extract
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

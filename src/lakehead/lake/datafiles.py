@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -141,9 +142,12 @@ class DataFiles:
         if not self._target.partition:
             yield (), batch
             return
-        keys = [str(number) for number in range(len(self._target.partition))]
-        rows = pa.table([key.of(batch) for key in self._target.partition], names=keys)
-        groups = rows.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+        columns = [key.of(batch) for key in self._target.partition]
+        if all(_is_one_value(column) for column in columns):  # as of a load date
+            yield tuple(column[0].as_py() for column in columns), batch
+            return
+        keys = [str(number) for number in range(len(columns))]
+        groups = pa.table([*columns, pa.array(np.arange(batch.num_rows))], names=[*keys, "row"])
         found = groups.group_by(keys, use_threads=False).aggregate([("row", "list")])
         for group in found.to_batches():
             for number in range(group.num_rows):
@@ -217,6 +221,12 @@ def _comparable(value: Any) -> Any:
             return value.bytes
         case _:
             return value
+
+
+def _is_one_value(column: pa.Array) -> bool:
+    """Whether all rows are in one partition, where that is quickly told."""
+    plain = kinds.is_integer(column.type) or kinds.is_temporal(column.type) or kinds.is_string(column.type)
+    return plain and column.null_count == 0 and bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _stored(column: pa.Array) -> pa.Array:

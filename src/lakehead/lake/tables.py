@@ -19,6 +19,8 @@ DEFAULTS = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
     "write.parquet.compression-codec": "zstd",
+    # A dictionary of a column whose values are all different is given up after this, not after eight times as much.
+    "write.parquet.dict-size-bytes": "131072",
 }
 """The properties of a table that many small landings reach."""
 
