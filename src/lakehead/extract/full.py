@@ -49,4 +49,4 @@ class FullRefreshStrategy:
                         fetch_rows=table.fetch_rows,
                     ),
                 )
-                context.tally.rows += phase.written.rows if phase.written else 0
+                context.tally.rows += (phase.written and phase.written.rows) or 0

@@ -32,6 +32,7 @@ from lakehead.extract.table import Finalize, Rule, TableSettings
 from lakehead.ids import Ids, Random
 from lakehead.lake.audits import NoDuplicates, count_nulls, every_row_once
 from lakehead.lake.landing import Landing, Reached, Unit
+from lakehead.lake.lane import StagingFailed
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import AuditFailed, Staged
@@ -40,6 +41,7 @@ from lakehead.lake.protocol import Audit, Lander, Reaching, fence
 from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
+from lakehead.source.port import TableName
 from lakehead.state.model import Mark, ShardState, Watermark
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
@@ -123,7 +125,7 @@ class IcebergSink:
             return None
         keys = self._settings.primary_keys if self._settings.null_keys is Rule.EXCLUDE else ()
         if self._is_view:
-            return self._show(raw.slice, whole_keys(keys))
+            return self._show(raw, whole_keys(keys))
         if self._out is None:  # it was not wanted when raw was read, or somebody has dropped it
             self._ensure(assign_fresh_schema_ids(self._made(self._raw).seen().schema()))
         rows = self._rows(raw, after=raw.slice - 1)
@@ -250,7 +252,11 @@ class IcebergSink:
                 change,
             )
             checks = [every_row_once, keys_are_whole, *audits]
-            landing = self._land(table, unit, self._lander(table, stager, checks), reaching)
+            try:
+                landing = self._land(table, unit, self._lander(table, stager, checks), reaching)
+            except StagingFailed:
+                _ask_again(reading)
+                raise
         if landing is None:
             return None
         return self._written(table, landing, landing.counts["rows"], {"null_keys": dict(lacking)} if lacking else {})
@@ -301,17 +307,23 @@ class IcebergSink:
             table, landing, int(told.get("added-records", 0)), {"total": int(told.get("total-records", 0))}
         )
 
-    def _show(self, number: int, conditions: Sequence[str]) -> Written | None:
-        """Let the view show a slice, and look again: nothing keeps a slower run from showing an older one."""
-        around, view, raw = self._around, self._sql(self._out_place or self._raw_place), self._sql(self._raw_place)
-        shown = shown_slice(around.session, view)
+    def _show(self, raw: Watermark, conditions: Sequence[str]) -> Written | None:
+        """Let the view show raw's slice, and look again: nothing keeps a slower run from showing an older one."""
+        around, view = self._around, self._sql(self._out_place or self._raw_place)
+        shown, number = shown_slice(around.session, view), raw.slice or 0
         if shown is not None and shown >= number:
             return None
         while shown is None or shown < number:
-            show_slice(around.session, view, raw, self.columns, number, conditions)
-            standing = self.standing().raw
-            shown, number = number, (standing.slice if standing else None) or number
-        return Written(rows=around.session.table(view).count(), slice=number, location=view.replace("`", ""))
+            show_slice(around.session, view, self._sql(self._raw_place), self.columns, number, conditions)
+            raw = self.standing().raw or raw
+            shown, number = number, raw.slice or number
+        rows = None if conditions else self._added(self._made(self._raw), raw.snapshot)
+        return Written(rows=rows, slice=number, location=view.replace("`", ""))
+
+    def _added(self, table: IcebergTable, snapshot: int | None) -> int | None:
+        """How many rows a snapshot brought, as it says itself."""
+        found = table.seen().metadata.snapshot_by_id(snapshot) if snapshot is not None else None
+        return int(found.summary.additional_properties.get("added-records", 0)) if found and found.summary else None
 
     def _lander(
         self, table: IcebergTable, stager: Any, audits: Sequence[Audit[Any]], turns: Turns | None = None
@@ -373,6 +385,12 @@ def check_order(raw: Watermark | None, part: Slice, generation: int, table: str)
     follows = raw is not None and (raw.generation, raw.value) == (generation, part.after)
     if not (begins or follows):
         raise Overtaken(f"The plan of {table} does not go on where its raw table stands: another run was further.")
+
+
+def _ask_again(reading: Reading) -> None:
+    """Raise what is wrong with a source, if it is: one that has gone says so better than the tasks that it left."""
+    table = reading.query.table
+    reading.source.catalogue(TableName(table.name, table.schema))
 
 
 def _wait(work: Coroutine[Any, Any, T]) -> T:

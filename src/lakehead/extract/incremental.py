@@ -12,6 +12,7 @@ from lakehead.extract.planning.windows import Slice
 from lakehead.extract.sink import Overtaken, Reading, Standing, TableSink
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped
 from lakehead.extract.table import Rule, TableSettings
+from lakehead.lake.ports import AuditFailed
 from lakehead.source.filters import parse_filter
 from lakehead.source.port import Column, Source, TableInfo, schema_of
 from lakehead.state.model import JsonObject, Mark, SlicePlan, Watermark
@@ -57,6 +58,11 @@ class _Load:
             increments = self._increments(source)
             context.sink.prepare(schema_of(increments.info.columns))
             plan = self._read(increments)
+        if plan is None and context.table.reload and context.sink.standing().raw is not None:
+            raise AuditFailed(
+                f"The source of {context.table.name} has no rows to load anew, and had some before. The table stays as "
+                "it was. If it is to become empty, drop it."
+            )
         if self.merged:
             self._merge()  # also where nothing is new: without its plan, nobody knew that raw was whole
         raw = self._mark(plan)
@@ -123,6 +129,9 @@ class _Load:
             if made is None:
                 return None
             stored = context.state.save_plan(made)
+            while anew and stored.generation < made.generation:  # another run has planned an increment meanwhile
+                context.state.discard_plan(stored.table, stored.id)
+                stored = context.state.save_plan(made)
         done = sum(_has_landed(from_state(each), stored.generation, standing) for each in stored.slices)
         context.emit(TablePlanned(slices=len(stored.slices), done=done, resumed=resumed, planner=stored.detail))
         return stored
@@ -177,7 +186,7 @@ class _Load:
                 )
                 phase.detail |= {"slice": number, "slices": slices, "unit": part.unit, **counted}
             if written is not None:
-                context.tally.rows += written.rows
+                context.tally.rows += written.rows or 0
                 self.landed += 1
             context.state.state.slices.mark_done(plan.table, plan.id, number - 1, written.snapshot if written else None)
             context.progress("read", slice=number, slices=slices)

@@ -69,7 +69,9 @@ class Reading:
 class Written:
     """What has become visible, and where."""
 
-    rows: int
+    rows: int | None
+    """None where nobody has counted them."""
+
     slice: int
     location: str
     snapshot: int | None = None

@@ -1,7 +1,5 @@
 """`lakehead run`: load the tables of a configuration."""
 
-import sys
-from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +8,6 @@ import typer
 
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
-from lakehead.ids import RandomIds, system_random
 from lakehead.run.environment import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -58,12 +55,28 @@ def run(
     """
     # Not at the top: what a run needs takes longer to load than the other commands should wait.
     from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.revealed import Revealed  # noqa: PLC0415 - see above
 
     config = read_config(file)
     tables = selected(config, only_tables)
-    given = load_date.date() if load_date else datetime.fromtimestamp(SystemClock().now_ns() / 1e9, UTC).date()
-    beat = heartbeat_seconds or config.runtime.heartbeat_seconds
-    code = _run(config, tables, load_date=given, reload=reload, lag_seconds=wm_lag_seconds, heartbeat_seconds=beat)
+    revealed = Revealed(config, ENVIRONMENT)
+    revealed.check()
+
+    from lakehead.run.starting import starting  # noqa: PLC0415 - only now that the configuration is known to be right
+
+    with starting(revealed.spark_settings, lambda what: typer.echo(f"… {what}", err=True)) as session:
+        # While the JVM starts.
+        from lakehead.run.table_run import run_tables  # noqa: PLC0415 - see above
+
+        code = run_tables(
+            revealed,
+            tables,
+            session,
+            load_date=load_date.date() if load_date else _today(),
+            reload=reload,
+            lag_seconds=wm_lag_seconds,
+            heartbeat_seconds=heartbeat_seconds or config.runtime.heartbeat_seconds,
+        )
     raise typer.Exit(code)
 
 
@@ -80,53 +93,5 @@ def selected(config: "Config", only: str | None) -> "Sequence[Table]":
     return [table for table in config.tables if table.full_name in wanted]
 
 
-def _run(
-    config: "Config",
-    tables: "Sequence[Table]",
-    *,
-    load_date: date,
-    reload: bool,
-    lag_seconds: int,
-    heartbeat_seconds: int,
-) -> int:
-    from lakehead.run.ingestion import Ingestion  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.display import display_for  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.heartbeat import Heartbeat  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.json_lines import StructuredLogSubscriber  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.levels import Level  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.state_events import StateEventSubscriber  # noqa: PLC0415 - see `run`
-    from lakehead.run.observe.summary import Summary  # noqa: PLC0415 - see `run`
-    from lakehead.run.wiring import Wiring  # noqa: PLC0415 - see `run`
-    from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see `run`
-    from lakehead.state.buffered import BufferedState  # noqa: PLC0415 - see `run`
-    from lakehead.telemetry.emitter import Emitter  # noqa: PLC0415 - see `run`
-
-    clock, ids, logging = SystemClock(), RandomIds(), config.runtime.logging
-    wiring = Wiring(config, ENVIRONMENT)
-    wiring.check()
-    run, summary, terminal = ids.uuid(), Summary(), sys.stdout.isatty()
-    with ExitStack() as open_things:
-        state = open_things.enter_context(wiring.open_state(clock, ids))
-        buffered = open_things.enter_context(BufferedState(state, clock))
-        log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
-        open_things.enter_context(log)
-        session = build_session(wiring.spark_settings, say=lambda what: typer.echo(f"… {what}", err=True))
-        open_things.callback(stop_session, session)
-        display = display_for(logging, terminal=terminal, stream=sys.stdout, clock=clock)
-        emitter = Emitter(run, clock, ids, [StateEventSubscriber(buffered), log, summary, display])
-        with display, Heartbeat(emitter, heartbeat_seconds):
-            Ingestion(
-                wiring=wiring,
-                session=session,
-                state=buffered,
-                emitter=emitter,
-                clock=clock,
-                ids=ids,
-                random=system_random(),
-                load_date=load_date,
-                lag_seconds=lag_seconds,
-                reload=reload,
-            ).run(tables)
-    lines_are_json = logging.as_json if logging.as_json is not None else not terminal
-    typer.echo(summary.render(colour=terminal), nl=False, err=lines_are_json)
-    return summary.exit_code
+def _today() -> date:
+    return datetime.fromtimestamp(SystemClock().now_ns() / 1e9, UTC).date()

@@ -1,0 +1,118 @@
+"""A configuration with its secrets: settings of everything that it names. Nothing is opened or started by it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lakehead.errors import Misconfigured
+from lakehead.run.config.config import Config
+from lakehead.run.config.connections import FileSink
+from lakehead.run.config.connections import Source as SourceConfig
+from lakehead.run.config.parts import Secret
+from lakehead.run.config.tables import Table
+from lakehead.run.environment import catalog_properties, spark_settings, state_password
+from lakehead.source.settings import SourceSettings
+from lakehead.spark.coordinates import driver
+from lakehead.spark.settings import Properties, SparkSettings, embedded_catalog
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_DRIVEN_BY = {"postgresql": "jdbc:postgresql:", "mysql": "jdbc:mariadb:", "sqlite": "jdbc:sqlite:"}
+"""By which JDBC URLs tables are read on demand; MariaDB's driver speaks to MySQL too."""
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """A configuration and the environment that its secrets stand in. Its repr holds no secret."""
+
+    config: Config
+    environment: Mapping[str, str]
+
+    def check(self) -> None:
+        """Raise `Misconfigured` for a secret that is not where it should be and for what cannot be opened, before
+        anything is started; make the folder of an embedded catalog."""
+        for source in self.config.sources.values():
+            self.source_settings(source)
+        for table in self.config.tables:
+            self.catalog_of(table)
+            _check_name(table)
+        _ = self.spark_settings, self.state_password
+        if any(not isinstance(sink, FileSink) and not sink.properties for sink in self.config.sinks.values()):
+            self.config.spark.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def catalogs(self) -> Mapping[str, Properties]:
+        """Every Iceberg catalog of the configuration, by its name in SQL."""
+        lakehouse = self.config.spark.lakehouse
+        return {
+            sink.catalog: catalog_properties(self._revealed(sink.properties), self.environment)
+            if sink.properties
+            else embedded_catalog(lakehouse)
+            for sink in self.config.sinks.values()
+            if not isinstance(sink, FileSink)
+        }
+
+    @cached_property
+    def spark_settings(self) -> SparkSettings:
+        """How Spark is started."""
+        spark = self.config.spark
+        return replace(
+            spark_settings(self.environment),
+            master=spark.master,
+            app_name=spark.app_name,
+            catalogs=self.catalogs,
+            jars=(*sorted(self._drivers()), *spark.jars),
+            driver_memory=spark.driver_memory,
+            python=spark.python,
+            ui=spark.ui,
+            conf=self._revealed(spark.conf),
+        )
+
+    def catalog_of(self, table: Table) -> str:
+        """The name of the catalog that a table is kept in."""
+        sink = self.config.sink_of(table)
+        if isinstance(sink, FileSink):
+            raise Misconfigured(
+                f"The table {table.full_name} goes to a sink of files, which tables are not loaded to yet. Name a sink "
+                "of the type iceberg."
+            )
+        return sink.catalog
+
+    def source_settings(self, source: SourceConfig) -> SourceSettings:
+        """How a source is reached."""
+        password = source.password.reveal(self.environment) if source.password else None
+        settings = SourceSettings.parse(source.url, user=source.user, password=password)
+        given = self._revealed(source.properties)
+        if given and settings.kind != "postgresql":
+            raise Misconfigured(
+                f"The source {settings} has properties, and only PostgreSQL's are known. Take them out."
+            )
+        return replace(settings, options=(*settings.options, *given.items()))
+
+    @cached_property
+    def state_password(self) -> str | None:
+        """The password of the state's user."""
+        secret = self.config.runtime.state.password
+        return secret.reveal(self.environment) if secret else state_password(self.environment)
+
+    def _drivers(self) -> set[str]:
+        """The JDBC drivers that tables are read with, as far as we know them."""
+        read = [self.config.source_of(table) for table in self.config.tables if table.reader == "jdbc"]
+        read += [source for source in self.config.sources.values() if source.dialect == "jdbc"]
+        found = (driver(_DRIVEN_BY.get(source.dialect, source.url)) for source in read)
+        return {coordinate for coordinate in found if coordinate}
+
+    def _revealed(self, properties: Mapping[str, str | Secret]) -> dict[str, str]:
+        return {
+            key: value.reveal(self.environment) if isinstance(value, Secret) else value
+            for key, value in properties.items()
+        }
+
+
+def _check_name(table: Table) -> None:
+    """Raise `Misconfigured` where a table's own name in the source is no name of a table in the lakehouse."""
+    if not _NAME.fullmatch(table.full_name):
+        raise Misconfigured(
+            f"The table {table.full_name!r} cannot be called so in the lakehouse. Give it another by its key name: "
+            "words of letters, digits, _ and -, with dots between them."
+        )
