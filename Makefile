@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing bench-extract format lock clean
+.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-landing: $(READY) ## Measure landings against bare tasks, Spark's own appe
 
 bench-extract: $(READY) ## Measure loads from PostgreSQL against COPY, Spark and other tools (long)
 	@$(BIN)/python -m bench.extract
+
+bench-buffer: $(READY) ## Measure the buffer: rates, delays, contention, memory (8 minutes)
+	@$(BIN)/python -m bench.buffer
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

@@ -1,10 +1,11 @@
 """What must always hold of a queue: checked at every write to its store, by somebody who sees everything."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehead.buffer.layout import Pair, is_batch
+from lakehead.buffer.layout import Pair, is_batch, quarantine_folder
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.port import Version
 from lakehead.wire.compact import decode_batch
@@ -24,7 +25,9 @@ class History:
     """Every location, in the order of its append."""
 
     places: dict[str, int] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
+    done: dict[str, str] = field(default_factory=dict)
+    """Every location that was ever done, and who has done it."""
+
     entries: dict[str, list[str]] = field(default_factory=dict)
     """What the batch at a location holds."""
 
@@ -39,6 +42,8 @@ class History:
     """Entries whose producer was told that they are not queued and never will be."""
 
     delivered: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    """What was deleted once may come back, when a create lands that was given up long ago: an orphan then."""
 
 
 class WatchedStore(MemoryStore):
@@ -75,6 +80,8 @@ class WatchedStore(MemoryStore):
             self._producer = self._checked_producer(json.loads(body))
         elif key == PAIR.consumer:
             self._consumer = self._checked_consumer(json.loads(body))
+        elif key.startswith(quarantine_folder(PAIR.producer)):
+            raise Violation(f"a good batch is set aside: {body!r}")
         elif is_batch(key, PREFIX):
             self.history.entries[key] = [entry.value.decode() for entry in decode_batch(body)]
 
@@ -83,6 +90,7 @@ class WatchedStore(MemoryStore):
             violation = Violation(f"the live batch {self.name(key)} is deleted")
             self._tell(violation)
             raise violation
+        self.history.deleted.add(key)
         await super().delete(key)
 
     def _tell(self, violation: Violation) -> None:
@@ -141,9 +149,8 @@ class WatchedStore(MemoryStore):
         for location in set(before["done"]) - set(now["done"]):
             if location in self._producer["pending"]:
                 raise Violation(f"{self.name(location)} is done no more and still pending")
-            if location in self._objects:
+            if location in self._objects and location not in self.history.deleted:
                 raise Violation(f"{self.name(location)} is forgotten, and its data is still there")
-        history.done.update(done)
         if len(now["done"]) > self.most_done:
             raise Violation(f"{len(now['done'])} locations wait for a clean-up")
         return now
@@ -153,15 +160,18 @@ class WatchedStore(MemoryStore):
             return
         acks = now.get("acks", {})
         [who] = [name for name, number in acks.items() if number != before.get("acks", {}).get(name)]
+        done_by = {}
         for location in done:
             if before.get("owners", {}).get(location) != who:
                 raise Violation(f"{who} marks {self.name(location)} as done, which is not its own")
             if location in self.history.done:
                 raise Violation(f"{self.name(location)} is done twice")
+            done_by[location] = who
         if self._ordered:
             first = len(self.history.done)
             if done != self.history.appended[first : first + len(done)]:
                 raise Violation(f"{[self.name(each) for each in done]} are done out of order")
+        self.history.done.update(done_by)
 
     # --- what is handed out, and what everybody has been told
 
@@ -180,7 +190,23 @@ class WatchedStore(MemoryStore):
         self.history.delivered.update(self.entries(location))
 
     def _open_before(self, location: str) -> set[str]:
-        return set(self.history.appended[: self.history.places[location]]) - self.history.done
+        return set(self.history.appended[: self.history.places[location]]) - self.history.done.keys()
+
+    def acknowledge(self, locations: Collection[str], owner: str) -> None:
+        """A collector was told that these are acknowledged."""
+        if open_ones := [self.name(each) for each in locations if self.history.done.get(each) != owner]:
+            raise Violation(f"{open_ones} are said to be acknowledged, and are not")
+
+    def fence(self, held: Collection[str], owner: str, epoch: int | None) -> None:
+        """A collector was told that it has lost what it holds."""
+        now = self._consumer
+        if self._ordered:
+            lost = now.get("owner") != owner or now.get("epoch") != epoch
+        else:
+            owners = now.get("owners", {})
+            lost = any(owners.get(each) != owner and self.history.done.get(each) != owner for each in held)
+        if not lost:
+            raise Violation(f"{owner} is fenced for nothing")
 
     def check_end(self) -> None:
         """After everything has come to rest."""

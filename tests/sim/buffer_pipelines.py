@@ -18,7 +18,7 @@ from tests.sim.buffer_scenarios import ALL, THRESHOLD, TIMEOUT, Scene, Trouble, 
 from tests.sim.world import Scenario, Violation, World
 
 WHERE = ObjectStoreConfig(url="memory://")
-CALLS = 4
+CALLS = 3
 
 
 class Pipeline(Scene):
@@ -121,7 +121,7 @@ async def collect(scene: Scene) -> None:
 async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
     world = scene.world
     held: list[CollectedBatch] = []
-    idle = 0.1
+    idle = 0.3
     while not scene.ending:
         try:
             batch = await collector.next_batch()
@@ -132,14 +132,15 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
             if [entry.value.decode() for entry in batch.entries] != scene.shared.entries(batch.location):
                 raise Violation(f"{batch.location} is not what was stored")
             held.append(batch)
-            idle = 0.1
+            idle = 0.3
         if held and (batch is None or world.random.random() < 0.6):
             some = held if scene.mode is Mode.ORDERED else world.random.sample(held, len(held))
             with suppress(Unavailable, OutcomeUnknown):
                 await collector.ack(*some)
+                scene.shared.acknowledge([each.location for each in some], some[0].collector)
                 held = []
         if batch is None:
-            idle = min(10.0, idle * 3)
+            idle = min(10.0, idle * 4)
             await world.clock.sleep(world.random.uniform(0, idle))
 
 
@@ -156,7 +157,7 @@ def pipeline(mode: Mode, *troubles: Trouble) -> Scenario:
             await world.clock.sleep(world.random.expovariate(4))
             await world.random.choice(troubles)(scene)
         await world.until(*scene.producers)
-        await world.clock.sleep(world.random.choice([1, 40]))
+        await world.clock.sleep(world.random.choice([1, 1, 40]))
         scene.ending = True
         await world.until(*scene.collectors)
         await drain(scene)

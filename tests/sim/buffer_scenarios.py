@@ -159,7 +159,7 @@ async def collect_until_fenced(scene: Scene) -> None:
     world, means = scene.world, scene.means()
     consumer = scene.variant.consumer(scene.files(means), means, mode=scene.mode, timeout=TIMEOUT, backoff=QUICK)
     beating = asyncio.create_task(beat(consumer, means))
-    idle = 0.1
+    idle = 0.3
     try:
         while not scene.ending:
             try:
@@ -167,9 +167,12 @@ async def collect_until_fenced(scene: Scene) -> None:
                 await process(claims, consumer, scene, means)
             except (Unavailable, OutcomeUnknown):
                 claims = []
-            idle = 0.1 if claims else min(10.0, idle * 3)
+            idle = 0.3 if claims else min(10.0, idle * 4)
             if not claims:
                 await means.clock.sleep(world.random.uniform(0, idle))
+    except Fenced:
+        scene.shared.fence(consumer.held, consumer.id, consumer.epoch)
+        raise
     finally:
         beating.cancel()
 
@@ -196,8 +199,16 @@ async def process(claims: Sequence[Claim], consumer: Consumer, scene: Scene, mea
         handed.append(claim.location)
         await means.clock.sleep(world.random.uniform(0, 0.05))
     while handed:
-        some, handed = (handed, []) if world.random.random() < 0.5 else (handed[:1], handed[1:])
-        waiting = await until_acknowledged(some, consumer, scene, means)
+        some = handed[: world.random.randint(1, len(handed))]
+        if scene.mode is Mode.COMPETING:
+            some = world.random.sample(handed, len(some))
+        try:
+            waiting = await consumer.ack(some)
+        except (Unavailable, OutcomeUnknown):
+            waiting = THRESHOLD  # a clean-up at an odd moment must do no harm
+        else:
+            scene.shared.acknowledge(some, consumer.id)
+            handed = [location for location in handed if location not in some]
         if waiting >= THRESHOLD:
             await scene.clean_up(means, some)
 
@@ -214,19 +225,12 @@ async def fetch(claim: Claim, consumer: Consumer, scene: Scene, means: Means) ->
             raise Violation(f"{scene.shared.name(claim.location)} is ours, and gone")
 
 
-async def until_acknowledged(some: Sequence[str], consumer: Consumer, scene: Scene, means: Means) -> int:
-    while True:
-        try:
-            return await consumer.ack(some)
-        except (Unavailable, OutcomeUnknown):
-            await scene.clean_up(means, some)  # at an odd moment, which must do no harm
-
-
 async def drain(scene: Scene) -> None:
     """When faults have stopped: one last collector, one clean-up, one GC, and nothing is left."""
     world = scene.world
     means = Means(store=world.faulty(scene.shared, NO_FAULTS), clock=world.clock, ids=world.ids, random=world.random)
     consumer = Consumer(scene.files(means), means, mode=scene.mode, timeout=TIMEOUT)
+    await means.clock.sleep(600)  # what was given up and lands late has landed
     for _ in range(10):
         claims = await consumer.claim(100)
         for claim in claims:
@@ -304,13 +308,13 @@ def buffer(variant: Variant, mode: Mode, *troubles: Trouble, faults: Faults = RO
         scene = Scene(world, variant, mode, shared, faults)
         for _ in range(world.random.randint(1, 3)):
             scene.start_producer()
-        for _ in range(world.random.randint(1, 3)):
+        for _ in range(world.random.randint(1, 2)):
             scene.start_collector()
         for _ in range(world.random.randrange(5)):
             await world.clock.sleep(world.random.expovariate(4))
             await world.random.choice(troubles)(scene)
         await world.until(*scene.producers)
-        await world.clock.sleep(world.random.choice([1, 40]))
+        await world.clock.sleep(world.random.choice([1, 1, 40]))
         scene.ending = True
         await world.until(*scene.collectors)
         await drain(scene)
@@ -343,7 +347,7 @@ class AppendsOutOfOrder(Producer):
 
     async def _append_alone(self, group: Group) -> None:
         for pause in self._backoff.pauses(self._means.random):
-            await self._wait_for_others(pause)
+            await self._wait(pause)
             with suppress(OutcomeUnknown, Unavailable):
                 if await self._try(group):
                     return

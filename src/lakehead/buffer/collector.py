@@ -80,10 +80,12 @@ class Collector:
         while empty < len(self._readers):
             reader = self._readers[self._turn % len(self._readers)]
             self._turn += 1
-            if (opened := await reader.next()) is not None:
+            opened = await reader.next()
+            grown = self._has_grown(reader)
+            if opened is not None:
                 claim = opened.claim
                 return CollectedBatch(opened.entries, claim.location, claim.epoch, reader.number, reader.consumer.id)
-            empty = 0 if self._has_grown(reader) else empty + 1
+            empty = 0 if grown else empty + 1
         return None
 
     async def ack(self, *batches: CollectedBatch) -> None:

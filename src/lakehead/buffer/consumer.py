@@ -22,7 +22,7 @@ from lakehead.storage.port import Version
 from lakehead.wire.queue_manifests import ConsumerManifest, remember
 
 CLAIMS = Backoff(attempts=20, first_seconds=0.02, cap_seconds=1.0)
-MOST_COLLECTORS = 256
+MOST_COLLECTORS = 64
 """How many collectors' last acknowledgements a manifest keeps."""
 
 
@@ -162,7 +162,7 @@ class Consumer:
     def check_known(self) -> None:
         """Raise `Fenced` if we know that we are."""
         if self._fenced is not None:
-            raise self._fenced
+            raise self._fenced.with_traceback(None)
 
     async def leave(self, never_used: Collection[str]) -> None:
         """Give back claims that nobody has made use of, and the queue itself if nothing else is held. The end of us."""
@@ -310,10 +310,11 @@ class Consumer:
 
     def _settle(self, seen: Stored[ConsumerManifest]) -> None:
         """Find out what became of acknowledgements that were left without an answer."""
+        landed = seen.manifest.acks.get(self.id)
         for doubt in self._doubts:
-            if seen.manifest.acks.get(self.id, 0) >= doubt.number:
+            if doubt.number == landed:
                 self._settle_ours(doubt.locations)
-                return
+                return  # the others were to take the place of what it has replaced
         self._doubts = [doubt for doubt in self._doubts if doubt.at == seen.at]
 
     def _settle_ours(self, locations: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from lakehead.buffer.errors import Contended
 from lakehead.buffer.manifests import ManifestFile, Stored
 from lakehead.buffer.means import Means
+from lakehead.buffer.turns import Turns
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.queue_manifests import ProducerManifest, remember
@@ -14,7 +15,7 @@ from lakehead.wire.queue_manifests import ProducerManifest, remember
 APPENDS = Backoff(attempts=40, first_seconds=0.02, cap_seconds=2.0)
 """How often an append is tried while others win, and how long it waits between."""
 
-MOST_FAILURES = 3
+MOST_FAILURES = 4
 """After how many failures of the store itself an append is given up: the store has tried each request often enough."""
 
 MOST_PRODUCERS = 256
@@ -52,6 +53,7 @@ class Group:
     doubt: Exception | None = None
     """Why we do not know whether the last try has landed, or will yet."""
 
+    conflicts: int = 0
     failures: list[Exception] = field(default_factory=list)
 
 
@@ -90,7 +92,7 @@ class Producer:
         self._id = means.ids.uuid()
         self._number = 0
         self._gc: int | None = None
-        self._crowd = 0
+        self._turns = Turns(means.clock, means.random)
         self._waiting: list[Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -140,26 +142,27 @@ class Producer:
         """One write for a group: all of it is appended, or none."""
         self._number += 1
         group = Group(waiting, self._number)
+        await self._wait(self._turns.before_first())
         for pause in self._backoff.pauses(self._means.random):
-            await self._wait_for_others(pause)
             try:
                 if await self._try(group):
-                    self._crowd = max(0, self._crowd - 1)
                     return
-                self._crowd += 1
+                group.conflicts += 1
+                await self._wait(self._turns.before_retry(group.conflicts))
             except Forgotten:
                 raise
-            except OutcomeUnknown as error:
-                group.doubt = error
-            except Unavailable as error:
+            except (OutcomeUnknown, Unavailable) as error:
+                if isinstance(error, OutcomeUnknown):
+                    group.doubt = error
                 group.failures.append(error)
                 if len(group.failures) == MOST_FAILURES:
                     break
+                await self._wait(pause)
         raise self._gave_up(group)
 
     async def _try(self, group: Group) -> bool:
         """Whether the group is in the manifest now, or nothing is left of it."""
-        seen = await self._read()
+        seen = await self._seen(group)
         if group.tried is not None:
             if self._has_landed(group, seen.manifest):
                 succeed(group.waiting)
@@ -171,15 +174,26 @@ class Producer:
         if not group.waiting:
             return True
         group.first, group.tried = group.first or seen.manifest, seen
-        if not await self.file.write(seen, self._with(seen.manifest, group)):
+        began = self._means.clock.monotonic()
+        written = await self.file.write(seen, self._with(seen.manifest, group))
+        self._turns.took(self._means.clock.monotonic() - began)
+        if not written:
             return False
+        self._turns.wrote(seen.manifest.version + 1)
         succeed(group.waiting)
         return True
 
-    async def _wait_for_others(self, pause: float) -> None:
-        """Pause before a try, also before the first where the last appends met others."""
-        if not pause and self._crowd:
-            pause = self._means.random.uniform(0, self._backoff.first_seconds * 2 ** min(self._crowd, 6))
+    async def _seen(self, group: Group) -> Stored[ProducerManifest]:
+        """What is stored now; what we last wrote, where nobody else writes: if that is old, our write is refused."""
+        latest = self.file.latest
+        if latest is not None and group.tried is None and self._turns.are_ours_alone:
+            return latest
+        began = self._means.clock.monotonic()
+        seen = await self._read()
+        self._turns.took(self._means.clock.monotonic() - began)
+        return seen
+
+    async def _wait(self, pause: float) -> None:
         if pause:
             await self._means.clock.sleep(pause)
 
@@ -260,7 +274,7 @@ class Producer:
             return OutcomeUnknown(
                 f"An append to {key} was left without an answer ({group.doubt}). It may be queued, or be queued yet."
             )
-        if group.failures:
+        if len(group.failures) == MOST_FAILURES:
             return Unavailable(f"Nothing was appended to {key} ({group.failures[-1]}). Try again later.")
         return Contended(
             f"{self._backoff.attempts} tries to append to {key} met another writer each time. "

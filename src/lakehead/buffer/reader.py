@@ -94,7 +94,7 @@ class Reader:
         self._asking.append(asked)
         self._requested |= ours
         self._start_writer()
-        await asyncio.shield(asked)
+        await asked
 
     async def close(self) -> None:
         """Let acknowledgements come to an end, and give back what was never handed out."""

@@ -41,7 +41,7 @@ class WriteWatcher:
             await asyncio.wait(waiting)
         outcome = self.result()
         if isinstance(outcome, LakeheadError):
-            raise outcome
+            raise outcome.with_traceback(None)  # many may raise it, and none wants the others' frames
 
 
 def _error(part: "asyncio.Future[str]") -> LakeheadError | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
-from lakehead.run import config_command, maintain, state
+from lakehead.run import config_command, maintain, queue, state
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.run_command import run
@@ -43,6 +43,7 @@ app.command()(demo)
 app.command()(doctor)
 app.add_typer(config_command.app, name="config")
 app.add_typer(maintain.app, name="maintain")
+app.add_typer(queue.app, name="queue")
 app.add_typer(state.app, name="state")
 
 

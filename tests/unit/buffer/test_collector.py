@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -294,6 +295,101 @@ def test_what_was_read_ahead_is_not_handed_out_after_a_long_stall() -> None:
     play(story)
 
 
+@in_both_modes
+def test_a_batch_that_a_successor_has_finished_is_not_taken_for_a_bad_one(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b")
+        old = scene.collector(mode=mode, read_ahead_bytes=1)
+        assert values(await old.next_batch()) == ["a"]
+        scene.store.hold(lambda call: call[0] == "get" and call[1].endswith(".batch"))
+        waiting = asyncio.create_task(old.next_batch())
+        await scene.later(1)
+        assert old._beating is not None
+        old._beating.cancel()
+        await scene.later(31)
+        scene.store.release()
+        first_get = [call for call in scene.store.calls if call[0] == "get" and call[1].endswith(".batch")][-1]
+        await scene.store.inner.delete(first_get[1])
+        manifest = await scene.consumer()
+        gone = replace(manifest, epoch=manifest.epoch + 1, owner="another", claimed={}, owners={})
+        await scene.store.inner.put(PAIR.consumer, gone.encode())
+        with pytest.raises(Fenced):
+            await waiting
+        assert await scene.keys(quarantine_folder(MANIFEST)) == []
+        await old.close()
+
+    play(story)
+
+
+def test_a_clean_up_that_is_cut_off_anywhere_is_made_up_for() -> None:
+    async def story(scene: Scene) -> None:
+        for step in range(40):
+            fresh = Scene(scene.world, type(scene.store)(scene.world))
+            await fresh.fill(*"abcd")
+            first = fresh.collector(done_cleanup_threshold=2, read_ahead=2)
+            got = [values(batch) for _ in range(2) if (batch := await first.next_batch())]
+            left = [step]
+
+            def next_call(_: Call, left: list[int] = left) -> bool:
+                left[0] -= 1
+                return left[0] < 0
+
+            fresh.store.break_(next_call, DOWN)
+            acknowledged = True
+            try:
+                await first.ack(*first_two(first))
+            except Unavailable:
+                acknowledged = False
+            fresh.store.mend()
+            assert first._beating is not None
+            first._beating.cancel()
+            await fresh.later(31)
+            async with fresh.collector(done_cleanup_threshold=1) as second:
+                again = await fresh.all_of(second)
+            assert again == (["c", "d"] if acknowledged else ["a", "b", "c", "d"])
+            assert got == [["a"], ["b"]]
+            assert await fresh.batch_keys() == []
+            assert (await fresh.producer()).pending == (await fresh.consumer()).done == ()
+
+    play(story, seeds=1)
+
+
+def first_two(collector: Collector) -> list[CollectedBatch]:
+    """What a collector has handed out and holds, as it would hand it out."""
+    held = collector._readers[0].consumer.held.values()
+    return [CollectedBatch([], claim.location, claim.epoch, 0, collector._readers[0].consumer.id) for claim in held]
+
+
+def test_manifests_stay_bounded_while_a_collector_keeps_up() -> None:
+    async def story(scene: Scene) -> None:
+        async with (
+            scene.ingestor(flush_size_bytes=0) as ingestor,
+            scene.collector(done_cleanup_threshold=10) as collector,
+        ):
+            for number in range(1_000):
+                await (await ingestor.ingest(entries(str(number)))).await_durable()
+                batch = await collector.next_batch()
+                assert batch is not None
+                await collector.ack(batch)
+                assert len((await scene.producer()).pending) <= 1 + 10
+                assert len((await scene.consumer()).done) <= 10
+        assert len(await scene.batch_keys()) <= 10
+
+    play(story, seeds=1)
+
+
+def test_hours_without_a_collector_hold_nobody_up() -> None:
+    async def story(scene: Scene) -> None:
+        async with scene.ingestor() as ingestor:
+            for number in range(1_000):
+                await ingestor.ingest(entries(str(number)))
+                await scene.later(20)
+        async with scene.collector() as collector:
+            assert await scene.all_of(collector) == [str(number) for number in range(1_000)]
+
+    play(story, seeds=1)
+
+
 def test_order_survives_fail_over() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(*"abcdef")
@@ -480,6 +576,26 @@ def test_an_ack_that_stayed_in_doubt_and_landed_does_not_fence_its_collector() -
             await scene.later(11)
             await collector.ack(batch)
             assert await scene.all_of(collector) == ["b"]
+
+    play(story)
+
+
+def test_of_two_acks_in_doubt_only_the_one_that_landed_counts() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b")
+        async with scene.collector(mode=Mode.COMPETING) as collector:
+            first, second = await collector.next_batch(), await collector.next_batch()
+            assert first is not None
+            assert second is not None
+            scene.store.break_(writes(PAIR.consumer), LOST, times=1)
+            scene.store.break_(lambda call: call == ("get", PAIR.consumer), DOWN, times=1)
+            with pytest.raises(OutcomeUnknown):
+                await collector.ack(first)
+            scene.store.break_(writes(PAIR.consumer), LOST, times=1, applied=True)
+            await collector.ack(second)
+            assert (await scene.consumer()).done == (second.location,)
+            await collector.ack(first)
+            assert (await scene.consumer()).done == (second.location, first.location)
 
     play(story)
 

@@ -367,6 +367,49 @@ def test_flushes_that_wait_for_one_slow_write_share_the_next() -> None:
     play(story)
 
 
+def test_a_lone_ingestor_reads_the_manifest_once() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcdef")
+        assert scene.store.count(lambda call: call == ("get", PAIR.producer)) == 1
+        assert scene.store.count(writes(PAIR.producer)) == 6
+
+    play(story)
+
+
+def test_ingestors_that_meet_all_the_time_share_the_manifest_fairly() -> None:
+    async def story(scene: Scene) -> None:
+        ingestors = [scene.ingestor() for _ in range(8)]
+        slow_get, slow_replace = scene.store.get, scene.store.replace
+
+        async def get(key: str, *, start: int = 0, end: int | None = None) -> Any:
+            await scene.later(0.02)
+            return await slow_get(key, start=start, end=end)
+
+        async def replace(key: str, body: bytes, version: Any) -> Any:
+            await scene.later(0.02)
+            return await slow_replace(key, body, version)
+
+        scene.store.get, scene.store.replace = get, replace  # type: ignore[method-assign]  # a network's time
+
+        async def ingest(ingestor: Any) -> None:
+            while scene.clock.monotonic() < 60:
+                await (await ingestor.ingest(entries("x"))).await_durable()
+            await ingestor.close()
+
+        await asyncio.gather(*map(ingest, ingestors))
+        flushed = [ingestor.counts.batches_flushed for ingestor in ingestors]
+        writes_, conflicts = (
+            sum(count["producer"] for count in counts)
+            for counts in zip(
+                *((i.counts.manifest_writes, i.counts.manifest_conflicts) for i in ingestors), strict=True
+            )
+        )
+        assert min(flushed) > 0.5 * max(flushed), flushed
+        assert conflicts < 2 * (writes_ - conflicts)
+
+    play(story, seeds=1)
+
+
 def test_a_location_whose_append_was_in_doubt_is_not_queued_again_after_it_was_cleaned_up() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("first")

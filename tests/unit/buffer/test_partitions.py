@@ -1,11 +1,12 @@
 """Partitions: order within one, and a number that changes only when nothing is left."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lakehead.buffer.consumer import CLAIMS
-from lakehead.buffer.errors import Refused
+from lakehead.buffer.errors import Fenced, Refused
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.means import Means
 from lakehead.buffer.partitions import Repartition
@@ -108,7 +109,7 @@ def test_a_queue_that_is_not_drained_keeps_its_number() -> None:
 @pytest.mark.parametrize("then", [4, 3])
 def test_a_change_that_was_interrupted_anywhere_is_made_up_for_by_another(then: int) -> None:
     async def story(scene: Scene) -> None:
-        for step in range(60):
+        for step in range(40):
             fresh = Scene(scene.world, type(scene.store)(scene.world))
             await ingest(fresh, 2, 1)
             assert await by_key(fresh) == {key: [1] for key in KEYS}
@@ -123,6 +124,12 @@ def test_a_change_that_was_interrupted_anywhere_is_made_up_for_by_another(then: 
                 await repartition(fresh).run(4)
             fresh.store.mend()
             await repartition(fresh).run(then)
+            for key in KEYS if then != 4 else []:
+                ingestor = fresh.ingestor(partitions=4)
+                watcher = await ingestor.ingest([KeyValueEntry(key, b"5")])
+                with pytest.raises(Misconfigured):
+                    await watcher.await_durable()
+                await ingestor.close()
             await ingest(fresh, then, 2)
             assert await by_key(fresh) == {key: [2] for key in KEYS}
 
@@ -135,6 +142,30 @@ class nothing:  # noqa: N801 - reads as a word beside `pytest.raises`
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         return kind is not None and issubclass(kind, LakeheadError)
+
+
+def test_a_collector_that_is_fenced_in_one_partition_hands_out_nothing_from_another() -> None:
+    async def story(scene: Scene) -> None:
+        await ingest(scene, 2, 1, 2)
+        old = scene.collector(read_ahead=1)
+        first, second = await old.next_batch(), await old.next_batch()
+        assert first is not None
+        assert second is not None
+        assert {first.partition, second.partition} == {0, 1}
+        key = Pair.of(PAIR.producer, first.partition).consumer
+        manifest = await scene.consumer(key)
+        taken = replace(manifest, owner="another", epoch=manifest.epoch + 1, claimed={}, owners={})
+        await scene.store.inner.put(key, taken.encode())
+        with pytest.raises(Fenced):
+            await old.ack(first)
+        with pytest.raises(Fenced):
+            await old.ack(second)
+        with pytest.raises(Fenced):
+            await old.next_batch()
+        assert (await scene.consumer(Pair.of(PAIR.producer, second.partition).consumer)).done == ()
+        await old.close()
+
+    play(story)
 
 
 def test_an_answer_that_is_lost_while_the_number_changes_does_no_harm() -> None:

@@ -1,7 +1,9 @@
 """Batches come back as they were, and nothing else is taken for one."""
 
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import google_crc32c
 import msgspec
@@ -56,6 +58,32 @@ def test_a_json_batch_is_written_as_it_always_was() -> None:
 
 def test_a_plain_compact_batch_is_written_as_it_always_was() -> None:
     assert encode_compact(SAMPLE, compress=False) == (GOLDEN / "compact-plain.v1.batch").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "compressed"),
+    [(lambda _: b"status=ok " * 1000, True), (lambda number: Random(number).randbytes(10_000), False)],
+    ids=["words", "noise"],
+)
+def test_a_batch_is_compressed_where_that_pays(
+    value: Callable[[int], bytes],
+    compressed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    batch = [KeyValueEntry(str(number).encode(), value(number)) for number in range(100)]
+
+    body = encode_compact(batch)
+
+    assert decode_batch(body) == batch
+    assert bool(body[8] & 1) == compressed
+    assert len(body) < sum(entry.size for entry in batch) * (0.1 if compressed else 1.01)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("compress", [False, True, None])
+def test_entries_of_every_size_come_back(size: int, compress: bool | None) -> None:  # noqa: FBT001 - a parameter
+    batch = [KeyValueEntry(bytes(size), Random(number).randbytes(size)) for number in range(50)]
+
+    assert decode_batch(encode_compact(batch, compress=compress)) == batch
 
 
 def test_the_sample_of_the_specification_is_read() -> None:

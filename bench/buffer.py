@@ -1,0 +1,254 @@
+"""`make bench-buffer`: how fast, how soon and how small the buffer is, on local files, real S3 and in memory.
+
+"Far" is with an injected latency, 30 ms in the median of the round trips. `--only PART`, as often as wanted, runs parts
+by themselves; each takes a few minutes at most.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.buffer_scene import (
+    CLOCK,
+    KIB,
+    MIB,
+    Open,
+    drain,
+    far,
+    in_virtual_time,
+    ingestor,
+    local_places,
+    paced,
+    percentile,
+    pour,
+    round_trips,
+    seaweed_places,
+    some_entries,
+    text,
+)
+from bench.figures import figure
+from lakehead.buffer.config import BatchFormat
+from lakehead.buffer.layout import new_batch
+from lakehead.clock import Clock
+from lakehead.ids import RandomIds
+from lakehead.storage.memory import MemoryStore
+from lakehead.storage.port import Created, Exists, Store
+from lakehead.wire.batch import KeyValueEntry
+from lakehead.wire.queue_manifests import ProducerManifest
+
+TURNS = 5
+INTERVAL = 0.1
+MANIFEST = "ingest/manifest.json"
+UNFLUSHED = 256 * MIB
+
+
+async def formats() -> None:
+    """Both formats through `ingest` into memory, and back; the figures are for text of 10 KiB."""
+    for title, size, count, call, make in (
+        ("text", 100, 100_000, 1000, text),
+        ("noise", 10 * KIB, 6_000, 50, Random.randbytes),
+        ("text", 10 * KIB, 6_000, 50, text),
+    ):
+        entries = some_entries(size, count, make)
+        mb = sum(entry.size for entry in entries) / 1e6
+        rates: dict[BatchFormat, list[tuple[float, ...]]] = {each: [] for each in BatchFormat}
+        for _ in range(TURNS):
+            for batch_format in BatchFormat:
+                store, cpu = MemoryStore(clock=CLOCK), time.process_time()
+                took = await pour(store, entries, batch_format, call)
+                cpu = time.process_time() - cpu
+                out, _ = await drain(store)
+                rates[batch_format].append((mb / took, mb / cpu, mb / out))
+        for batch_format, turns in rates.items():
+            told, alone, back = (statistics.median(each) for each in zip(*turns, strict=True))
+            print(
+                f"memory, {title} of {size:,} bytes, {batch_format.value}: in {told:,.0f} MB/s, "
+                f"{told / mb * count:,.0f} entries/s ({alone:,.0f} MB a second of CPU); out {back:,.0f} MB/s, "
+                f"{back / mb * count:,.0f} entries/s",
+                flush=True,
+            )
+        pairs = zip(rates[BatchFormat.COMPACT], rates[BatchFormat.JSON], strict=True)
+        ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
+        print(f"memory, {title} of {size:,} bytes: compact is written at {ratio:.2f} of JSON's rate")
+    figure("buffer.compact_mb_s", statistics.median(rate for rate, *_ in rates[BatchFormat.COMPACT]), ">=", 200)
+    figure("buffer.compact_vs_json", ratio, ">=", 3)
+
+
+async def stores() -> None:
+    """Everything in and out of one process, near and far, and how soon a lone writer's entries are durable."""
+    for name, places in (("local files", local_places), ("S3", seaweed_places)):
+        with places() as new:
+            for distance in ("near", "far"):
+                await _one_store(f"{name}, {distance}", new, is_far=distance == "far")
+
+
+async def _one_store(title: str, new: Callable[[], Open], *, is_far: bool) -> None:
+    def opened() -> Store:
+        store = new()()
+        return far(store, 1) if is_far else store
+
+    for size, count, call in ((100, 50_000, 500), (10 * KIB, 3_000, 50)):
+        entries = some_entries(size, count)
+        mb = sum(entry.size for entry in entries) / 1e6
+        for batch_format in BatchFormat:
+            store = opened()
+            took = await pour(store, entries, batch_format, call)
+            out, found = await drain(store)
+            if found != count:
+                raise AssertionError(f"{found} entries of {count} came out")
+            print(
+                f"{title}, {size:,} bytes, {batch_format.value}: in {mb / took:,.1f} MB/s, {count / took:,.0f} "
+                f"entries/s; out {mb / out:,.1f} MB/s, {count / out:,.0f} entries/s",
+                flush=True,
+            )
+    took_each = await paced([ingestor(opened())], seconds=4, every=0.005)
+    print(f"{title}, durable after {_spread(took_each)}", flush=True)
+
+
+async def durable() -> None:
+    """Four writers on one manifest, far: the 99th percentile against the interval and three round trips' 99th."""
+
+    async def story(place: Open, clock: Clock) -> float:
+        trips = await round_trips(far(place(), 0, clock), clock=clock)
+        writers = [ingestor(far(place(), 1 + number, clock), clock=clock) for number in range(4)]
+        took = await paced(writers, seconds=40, every=0.01, clock=clock)
+        over = {
+            percent: percentile(took, percent) / (INTERVAL + 3 * percentile(trips, percent)) for percent in (50, 99)
+        }
+        print(
+            f"round trips {_spread(trips)}; 4 writers, durable after {_spread(took)}: {over[50]:.2f} and "
+            f"{over[99]:.2f} of the interval and three such round trips",
+            flush=True,
+        )
+        return over[99]
+
+    print("in virtual time: ", end="")
+    await asyncio.to_thread(in_virtual_time, story)
+    with local_places() as new:
+        print("on local files: ", end="")
+        figure("buffer.durable_p99_over_bound", await story(new(), CLOCK), "<=", 1)
+
+
+async def contention() -> None:
+    """How many manifest writes are refused for one that succeeds, with more and more writers, far."""
+
+    async def story(place: Open, clock: Clock, count: int) -> float:
+        writers = [ingestor(far(place(), number, clock), clock=clock) for number in range(count)]
+        took = await paced(writers, seconds=30, every=0.02, clock=clock)
+        tries = sum(each.counts.manifest_writes["producer"] for each in writers)
+        refused = sum(each.counts.manifest_conflicts["producer"] for each in writers)
+        flushed = sum(each.counts.batches_flushed for each in writers)
+        failed = sum(each.counts.flushes_failed for each in writers)
+        print(
+            f"{count} writers, {tries - refused:,} writes for {flushed:,} batches, {refused:,} refused, {failed} "
+            f"batches given up; durable after {_spread(took)}",
+            flush=True,
+        )
+        return refused / (tries - refused)
+
+    with local_places() as new:
+        for count in (1, 4, 16):
+            print("in virtual time: ", end="")
+            await asyncio.to_thread(in_virtual_time, lambda place, clock, count=count: story(place, clock, count))
+            print("on local files: ", end="")
+            last = await story(new(), CLOCK, count)
+    figure("buffer.rejected_per_success_16", last, "<=", 2)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"p50 {percentile(seconds, 50) * 1000:.0f} ms, p99 {percentile(seconds, 99) * 1000:.0f} ms"
+
+
+class Stalled(MemoryStore):
+    """A store that never takes a batch."""
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        if key.endswith(".batch"):
+            await asyncio.get_running_loop().create_future()
+        return await super().create(key, body)
+
+
+async def stall(batch_format: BatchFormat) -> None:
+    """In a process of its own: fill an ingestor until it takes no more, and print what is resident."""
+    before = _resident()
+    writer = ingestor(Stalled(clock=CLOCK), batch_format=batch_format, max_unflushed_bytes=UNFLUSHED)
+    while True:
+        entries = [KeyValueEntry(b"key", os.urandom(10 * KIB)) for _ in range(100)]  # nothing for zstd to gain
+        try:
+            await asyncio.wait_for(writer.ingest(entries), timeout=5)
+        except TimeoutError:
+            break
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    print(json.dumps({"before": before, "peak": peak, "now": _resident()}), flush=True)
+    os._exit(0)  # what is stalled would never be closed
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def memory() -> None:
+    """The most that is resident while the store takes nothing, the interpreter and all libraries included."""
+    bound, peaks = 1.5 * UNFLUSHED + 64 * MIB, []
+    for batch_format in BatchFormat:
+        child = [sys.executable, "-m", "bench.buffer", "--stall", batch_format.value]
+        ran = await asyncio.to_thread(subprocess.run, child, check=True, capture_output=True, timeout=120)
+        told = json.loads(ran.stdout)
+        peaks.append(told["peak"])
+        shown = ", ".join(f"{name} {value / MIB:,.0f} MiB" for name, value in told.items())
+        print(f"{batch_format.value}, {UNFLUSHED / MIB:.0f} MiB unflushed: {shown}; bound {bound / MIB:,.0f} MiB")
+    figure("buffer.memory_over_bound", max(peaks) / bound, "<=", 1)
+
+
+async def backlog() -> None:
+    """What a flush costs behind 10 and behind 10,000 locations that wait, far."""
+    few, many = 10, 10_000
+    took: dict[int, list[float]] = {few: [], many: []}
+    with local_places() as new:
+        writers = {}
+        for pending in took:
+            store = new()()
+            locations = tuple(new_batch("ingest", RandomIds()) for _ in range(pending))
+            await store.create(MANIFEST, ProducerManifest(pending=locations, data_path_prefix="ingest").encode())
+            writers[pending] = ingestor(far(store, pending), interval=0.001)
+        entry = some_entries(KIB, 1)
+        for _ in range(150):
+            for pending, writer in writers.items():
+                began = time.perf_counter()
+                await (await writer.ingest(entry)).await_durable()
+                took[pending].append(time.perf_counter() - began)
+        for writer in writers.values():
+            await writer.close()
+    for pending, each in took.items():
+        print(f"behind {pending:,}: {_spread(each)}")
+    figure("buffer.backlog_growth", percentile(took[many], 50) / percentile(took[few], 50), "<=", 2)
+
+
+PARTS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    each.__name__: each for each in (formats, durable, contention, memory, backlog, stores)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part to run; all of them by default")
+    parser.add_argument("--stall", type=BatchFormat, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.stall is not None:
+        asyncio.run(stall(chosen.stall))
+    for name in chosen.only or PARTS:
+        asyncio.run(PARTS[name]())
+
+
+if __name__ == "__main__":
+    main()
