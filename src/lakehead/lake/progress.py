@@ -1,6 +1,5 @@
 """`Progress` over the state database: the landing protocol's words in the state's."""
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -9,15 +8,12 @@ from itertools import groupby
 
 from lakehead.errors import LakeheadError
 from lakehead.lake.landing import BEGINNING, Pointer, Share, Snapshot, SnapshotId, Unit, shares_of
+from lakehead.lake.leased import LEASE, renewed
 from lakehead.lake.ports import UnitsGone
 from lakehead.state.model import Landing as StateLanding
 from lakehead.state.model import Numbered, PointerMoved, Spans
 from lakehead.state.model import Pointer as StatePointer
 from lakehead.state.state import State
-
-LEASE = timedelta(minutes=1)
-"""How long a unit is ours without a word from us. It saves work that would be done twice; safety is not its job.
-Whoever comes after a crash waits for as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +39,10 @@ class StateProgress:
     @contextmanager
     def holding(self, table: str, units: Sequence[Unit]) -> Iterator[None]:
         """Keep units ours for as long as the work on them lasts; give those back that have not landed then."""
-        done = threading.Event()
-
-        def extend() -> None:
-            while not done.wait(self.lease.total_seconds() / 3):
-                with suppress(LakeheadError):  # a lease that is lost costs work, not correctness
-                    self._extend(table, units)
-
-        ticker = threading.Thread(target=extend, name="lakehead-lease", daemon=True)
-        ticker.start()
         try:
-            yield
+            with renewed(lambda: self._extend(table, units), self.lease):
+                yield
         finally:
-            done.set()
-            ticker.join()
             for generation, theirs in _by_generation(units):
                 names = [unit.id for unit in theirs]
                 with suppress(LakeheadError):  # then others wait until it is over

@@ -8,6 +8,7 @@ from datetime import timedelta
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
 from lakehead.ids import Random
+from lakehead.lake.leased import LEASE, renewed
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
 
@@ -23,7 +24,7 @@ class Turns:
     owner: str
     clock: Clock
     random: Random
-    hold: timedelta = timedelta(hours=1)
+    hold: timedelta = LEASE
     """How long a turn lasts if its owner dies. Nothing depends on it for correctness."""
 
     patience: Backoff = field(default_factory=lambda: Backoff(attempts=12, first_seconds=0.5, cap_seconds=30.0))
@@ -35,7 +36,7 @@ class Turns:
         for pause in self.patience.pauses(self.random):
             if pause:
                 await self.clock.sleep(pause)
-            if self.state.leases.take(KIND, self.owner, self.state.now() + self.hold, table=table):
+            if self._take(table):
                 break
         else:
             holder = self.state.leases.holder(KIND, table=table)
@@ -44,6 +45,10 @@ class Turns:
                 f"Somebody else is at work on table {name}{until}. Nothing was changed; run it again later."
             )
         try:
-            yield
+            with renewed(lambda: self._take(table), self.hold):
+                yield
         finally:
             self.state.leases.drop(KIND, self.owner, table=table)
+
+    def _take(self, table: str) -> bool:
+        return self.state.leases.take(KIND, self.owner, self.state.now() + self.hold, table=table)

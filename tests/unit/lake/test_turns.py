@@ -1,6 +1,8 @@
 """Turns at a table: long work waits for its turn and has it to itself, and nobody waits for ever."""
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,29 @@ def test_a_landing_goes_on_without_its_turn_when_somebody_keeps_it(scene: Scene)
     assert scene.main == 1
     assert scene.holders == ["compaction"]
     scene.state.close()
+
+
+def test_a_turn_is_renewed_while_it_lasts_and_over_soon_after_its_owner_died(tmp_path: Path) -> None:
+    with open_state(f"sqlite:///{tmp_path}/state.sqlite", SystemClock(), RandomIds()) as state:
+        long_at_it = replace(turns(state, "long"), hold=timedelta(milliseconds=300))
+
+        async def work() -> bool:
+            async with long_at_it.at(TABLE, "table"):
+                first = state.leases.holder(KIND, table=TABLE)
+                assert first is not None
+                while (
+                    state.leases.holder(KIND, table=TABLE) == first
+                ):  # until it was renewed, or the test's time is over
+                    await asyncio.sleep(0.01)
+                return True
+
+        assert asyncio.run(work())
+        state.leases.take(KIND, "dead", state.now() + long_at_it.hold, table=TABLE)
+        patient = replace(turns(state, "next"), patience=Backoff(attempts=100, first_seconds=0.05, cap_seconds=0.05))
+
+        async def after() -> str | None:
+            async with patient.at(TABLE, "table"):
+                holder = state.leases.holder(KIND, table=TABLE)
+                return holder[0] if holder else None
+
+        assert asyncio.run(after()) == "next"

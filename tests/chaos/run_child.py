@@ -1,0 +1,151 @@
+"""`lakehead run` in a process of its own, that a test may kill or hold at moments of its way.
+
+The command is the real one: only a few of its steps are watched. Each has a moment just before it and one just after
+it, counted: `after slice 2` is when the second slice of this process has landed and is settled. Processes come from a
+fork server that has everything imported, so one costs little more than its JVM.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from lakehead.extract.iceberg import IcebergSink
+from lakehead.lake.landing import Head
+from lakehead.lake.ports import Staged
+from lakehead.lake.table import IcebergTable
+from lakehead.run import ingestion, run_command  # noqa: F401 - the command loads them when it needs them
+from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
+from lakehead.run.main import main
+from lakehead.state.progress import Progress
+from lakehead.state.slices import SlicePlans
+from tests.faults.failpoints import around, die
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["__main__", "tests.chaos.run_child"])
+
+ANSWER_SECONDS = 200
+DIE, HOLD = "die", "hold"
+
+
+# --- the process
+
+
+def watch(reach: Callable[[str], None]) -> None:
+    """Call this at each moment, from now on."""
+    counted: Counter[str] = Counter()
+
+    def at(step: str) -> Any:
+        counted[step] += 1
+        return around(f"{step} {counted[step]}", reach)
+
+    def watched(call: Callable[..., Any], step: str) -> Callable[..., Any]:
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            with at(step):
+                return call(*args, **kwargs)
+
+        return watching
+
+    publish = IcebergTable.publish
+
+    async def publishing(self: IcebergTable, staged: Staged[Any], head: Head) -> None:
+        with at(f"publish {self.name.partition('.')[0]}"):
+            await publish(self, staged, head)
+
+    places: list[tuple[type, str, str]] = [
+        (SlicePlans, "save", "plan"),
+        (IcebergSink, "stage_incremental_slice", "slice"),
+        (IcebergSink, "commit_incremental", "merge"),
+        (Progress, "advance", "mark"),
+    ]
+    for owner, method, step in places:
+        setattr(owner, method, watched(getattr(owner, method), step))
+    setattr(IcebergTable, "publish", publishing)  # noqa: B010 - a method is replaced, which mypy would not have
+
+
+def child(
+    arguments: list[str], environment: Mapping[str, str], output: Path, what: str, moment: str, theirs: Connection
+) -> None:
+    """Run `lakehead` with these arguments, until the moment comes."""
+
+    def reach(reached: str) -> None:
+        if reached == moment:
+            theirs.send(moment)
+            if what == DIE:
+                die()
+            theirs.recv()
+
+    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stdout.fileno())
+    os.environ.update(environment)
+    sys.argv = ["lakehead", *arguments]
+    watch(reach)
+    main()
+
+
+# --- the test's end of it
+
+
+class Runner:
+    """A `lakehead run` that has been started."""
+
+    def __init__(self, config: Path, environment: Mapping[str, str], what: str, moment: str) -> None:
+        self.moment = moment
+        self._output = config.parent / f"{uuid4()}.jsonl"
+        self._ours, theirs = FORKS.Pipe()
+        arguments = ["run", str(config)]
+        given = (arguments, dict(environment), self._output, what, moment, theirs)
+        self._process = FORKS.Process(target=child, args=given, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def arrive(self) -> None:
+        """Wait until it is where it is held or killed."""
+        assert self._ours.poll(ANSWER_SECONDS), f"it does not come to {self.moment!r}"
+        try:
+            assert self._ours.recv() == self.moment
+        except EOFError:
+            raise AssertionError(f"it ended without coming to {self.moment!r}: {self._said()}") from None
+
+    def go(self) -> None:
+        """Let it go on."""
+        self._ours.send("go")
+
+    def dead(self) -> None:
+        """Wait until it has been killed where it was to be."""
+        self.arrive()
+        self._process.join(ANSWER_SECONDS)
+        assert self._process.exitcode == -signal.SIGKILL
+
+    def done(self) -> list[dict[str, Any]]:
+        """Wait until it has come to its end, and to a good one; what it told."""
+        self._process.join(ANSWER_SECONDS)
+        assert self._process.exitcode == 0, self._said()
+        return [json.loads(line) for line in self._said().splitlines()]
+
+    def close(self) -> None:
+        self._ours.close()
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._process.close()
+
+    def _said(self) -> str:
+        return self._output.read_text()
+
+
+@contextmanager
+def running(config: Path, environment: Mapping[str, str], what: str = HOLD, moment: str = "never") -> Iterator[Runner]:
+    """A run that is gone afterwards, however the test ends."""
+    runner = Runner(config, environment, what, moment)
+    try:
+        yield runner
+    finally:
+        runner.close()

@@ -1,0 +1,198 @@
+"""Runs that are killed, and runs that race: whoever comes after goes on, and each slice lands once."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from sqlalchemy import update
+
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds
+from lakehead.lake.merge import BRANCH
+from lakehead.state.model import Mark
+from lakehead.state.opening import open_state
+from lakehead.state.schema import leases, shards
+from tests.chaos.run_child import DIE, HOLD, running
+from tests.contract.source_scene import Database
+from tests.integration.pipeline_scene import source_of
+from tests.pipeline import Pipeline
+from tests.servers.postgres import Postgres
+
+pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),  # a dozen processes, each with a JVM; the very first start fetches jars
+]
+
+MOMENT = {"postgresql": "timestamp(6)", "mysql": "datetime(6)"}
+DAY = datetime.fromisoformat("2024-05-01 12:00")
+SLICES = 3
+
+FIRST_LOAD = (
+    ("before plan 1", 0),
+    ("after plan 1", 0),
+    ("after publish raw 1", 1),
+    ("after slice 1", 2),
+    ("after slice 1", 3),
+    ("before publish mirror 1", 3),
+    ("after publish mirror 1", 3),
+    ("before mark 1", 3),
+)
+"""Where run after run dies, and how many slices are then in raw."""
+
+INCREMENT = (
+    ("after plan 1", 0),
+    ("after publish raw 1", 1),
+    ("before merge 1", 3),
+    ("after publish mirror 1", 3),
+)
+
+
+class Table:
+    """One table of a server, and the pipeline that keeps it, its state where the test says."""
+
+    def __init__(self, database: Database, folder: Path, state: str | None = None) -> None:
+        self.database = database
+        self.name = database.name()
+        self.state = state or f"sqlite:///{folder}/state.sqlite"
+        source, environment = source_of(database)
+        url = urlsplit(self.state)
+        bare = url._replace(netloc=url.netloc.replace(f":{url.password}@", "@")).geturl()
+        self.environment = {**environment, "STATE_PASSWORD": unquote(url.password or "")}
+        self.pipeline = Pipeline(folder, folder / "lakehouse", source, environment)
+        database.run(f"CREATE TABLE {self.name} (id bigint, at {MOMENT[database.kind]}, v text)")
+        self.config = self.pipeline.config(
+            [{"table": self.name, "mode": "scd1", "incremental_column": "at", "primary_keys": ["id"]}],
+            state={"url": bare, "password": {"env": "STATE_PASSWORD"}} if url.password else {"url": self.state},
+            logging={"json": True},
+            scd1_slicing={"target_rows": 1},
+        )
+
+    def fill(self, first: int = 1, since: datetime = DAY) -> None:
+        """As many rows as there are to be slices."""
+        for number in range(first, first + SLICES):
+            moment = since + timedelta(milliseconds=number)
+            self.database.run(f"INSERT INTO {self.name} VALUES ({number}, TIMESTAMP '{moment}', 'x')")
+
+    def in_raw(self) -> list[tuple[Any, Any]]:
+        """The slice and the id of each raw row."""
+        if not self.pipeline.exists(f"raw.{self.name}"):
+            return []
+        rows = self.pipeline.rows(f"raw.{self.name}", ingest=True)
+        return sorted(zip(rows["_slice"].to_pylist(), rows["id"].to_pylist(), strict=True))
+
+    def assert_whole(self, rows: int = SLICES) -> None:
+        """The mirror is the source, raw has each row once, a slice each, and the state says so too."""
+        wanted = sorted(self.database.run(f"SELECT id, at, v FROM {self.name}"), key=str)
+        mirror = self.pipeline.rows(f"mirror.{self.name}")
+        assert sorted((tuple(row.values()) for row in mirror.to_pylist()), key=str) == wanted
+        assert len(wanted) == rows
+        assert self.in_raw() == [(number, number) for number in range(1, rows + 1)]
+        assert len(self.pipeline.snapshots(f"raw.{self.name}")) == rows, "each slice landed once"
+        catalog = self.pipeline.catalog()
+        try:
+            uuid = str(catalog.load_table(f"raw.{self.name}").metadata.table_uuid)
+            branches = [each for each in catalog.load_table(f"mirror.{self.name}").metadata.refs if each != "main"]
+        finally:
+            catalog.close()
+        assert all(branch.startswith(BRANCH) for branch in branches)
+        with open_state(self.state, SystemClock(), RandomIds()) as state:
+            marks = state.progress.watermarks([uuid])
+            assert marks[uuid, Mark.DONE].value == marks[uuid, Mark.LANDED].value
+            assert marks[uuid, Mark.DONE].slice == rows
+            assert state.slices.load(uuid) is None
+
+    def let_leases_end(self) -> None:
+        """As if so much time had passed that whoever was killed has nothing any more."""
+        long_ago = SystemClock().now_ns() // 10**9 - 10**6
+        ended = datetime.fromtimestamp(long_ago).astimezone()
+        with open_state(self.state, SystemClock(), RandomIds()) as state:
+            state.landings._database.write(
+                lambda connection: (
+                    connection.execute(update(shards).values(lease_until=ended)),
+                    connection.execute(update(leases).values(until=ended)),
+                )
+            )
+
+
+def rows_read(told: list[dict[str, Any]]) -> int:
+    """How many rows a run has read from its source."""
+    phases = [line["payload"] for line in told if line["kind"] == "phase"]
+    return sum(phase.get("rows") or 0 for phase in phases if phase["phase"] == "raw")
+
+
+def kill_one_after_the_other(table: Table, moments: tuple[tuple[str, int], ...], landed: int = 0) -> None:
+    for moment, slices in moments:
+        with running(table.config, table.environment, DIE, moment) as run:
+            run.dead()
+        assert len(table.in_raw()) == landed + slices, moment
+        table.let_leases_end()
+
+
+def test_a_first_load_that_is_killed_at_every_step_is_gone_on_with(postgresql: Database, tmp_path: Path) -> None:
+    table = Table(postgresql, tmp_path)
+    table.fill()
+
+    kill_one_after_the_other(table, FIRST_LOAD)
+    with running(table.config, table.environment) as last:
+        told = last.done()
+
+    assert rows_read(told) == 0, "nothing is read again"
+    table.assert_whole()
+
+
+def test_an_increment_that_is_killed_at_every_step_is_gone_on_with(mysql: Database, tmp_path: Path) -> None:
+    table = Table(mysql, tmp_path)
+    table.fill()
+    with running(table.config, table.environment) as first:
+        assert rows_read(first.done()) == SLICES
+    table.fill(SLICES + 1, mysql.source.now().local)
+
+    kill_one_after_the_other(table, INCREMENT, landed=SLICES)
+    with running(table.config, table.environment) as last:
+        told = last.done()
+
+    assert rows_read(told) == 0, "nothing is read again"
+    table.assert_whole(2 * SLICES)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_two_runs_of_one_table_land_each_slice_once(
+    kind: str, postgres: Postgres, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Their state is in PostgreSQL, as it is where runs are on several machines."""
+    table = Table(request.getfixturevalue(kind), tmp_path, postgres.database())
+    table.fill()
+    with (
+        running(table.config, table.environment, HOLD, "before slice 1") as one,
+        running(table.config, table.environment, HOLD, "before slice 1") as other,
+    ):
+        one.arrive()
+        other.arrive()
+        one.go()
+        other.go()
+        told = [one.done(), other.done()]
+
+    assert sum(map(rows_read, told)) == SLICES, "each slice is read by one of them"
+    table.assert_whole()
+
+
+def test_when_one_of_two_runs_is_killed_the_other_does_its_work(postgresql: Database, tmp_path: Path) -> None:
+    table = Table(postgresql, tmp_path)
+    table.fill()
+    with (
+        running(table.config, table.environment, DIE, "before publish raw 2") as doomed,
+        running(table.config, table.environment, HOLD, "before slice 2") as other,
+    ):
+        doomed.dead()
+        other.arrive()
+        table.let_leases_end()
+        other.go()
+        told = other.done()
+
+    assert rows_read(told) >= 2
+    table.assert_whole()
