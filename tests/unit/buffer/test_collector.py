@@ -131,6 +131,20 @@ def test_a_clean_up_that_fails_does_not_fail_the_ack_and_is_made_up_for() -> Non
     play(story)
 
 
+def test_an_ack_counts_even_if_the_clean_up_after_it_finds_a_manifest_that_cannot_be_read() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a")
+        async with scene.collector(done_cleanup_threshold=1) as collector:
+            batch = await collector.next_batch()
+            assert batch is not None
+            await scene.store.inner.put(PAIR.producer, b"garbage")
+            await collector.ack(batch)
+            assert (await scene.consumer()).done == (batch.location,)
+            assert collector.counts.cleanups_failed == 1
+
+    play(story)
+
+
 def test_clean_up_deletes_only_batches_of_the_queue() -> None:
     async def story(scene: Scene) -> None:
         foreign = ["accepted/v1/manifest", "ingest/notes.batch", "elsewhere/f47ac10b-58cc-4372-a567-0e02b2c3d479.batch"]

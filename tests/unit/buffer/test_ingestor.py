@@ -8,6 +8,7 @@ import pytest
 
 from lakehead.buffer.config import BatchFormat, IngestorConfig
 from lakehead.buffer.errors import Contended, Refused
+from lakehead.buffer.producer import APPENDS
 from lakehead.buffer.watcher import Durable
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import MIB, KeyValueEntry
@@ -259,8 +260,8 @@ def test_endless_conflicts_end_in_an_error_after_a_bounded_number_of_tries() -> 
         watcher = await ingestor.ingest(entries("a"))
         with pytest.raises(Contended):
             await watcher.await_durable()
-        assert scene.store.count(writes(PAIR.producer)) - before == 40
-        assert ingestor.counts.manifest_conflicts["producer"] == 40
+        assert scene.store.count(writes(PAIR.producer)) - before == APPENDS.attempts
+        assert ingestor.counts.manifest_conflicts["producer"] == APPENDS.attempts
         await ingestor.close()
 
     play(story)
