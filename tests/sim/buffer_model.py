@@ -217,7 +217,8 @@ class WatchedStore(MemoryStore):
             raise Violation(f"{sorted(lost)} were queued and never delivered")
         if phantom := history.refused & history.queued:
             raise Violation(f"{sorted(phantom)} are queued, and their producer was told that they are not")
-        if left := [self.name(key) for key in self._objects if is_batch(key, PREFIX)]:
+        left = [self.name(key) for key in self._objects if is_batch(key, PREFIX)]
+        if left and self._producer.get("data_path_prefix"):
             raise Violation(f"{sorted(left)} are left behind")
         if self.pending or self._consumer["done"] or self._consumer["claimed"]:
             raise Violation(f"the queue is not empty: {self._producer}, {self._consumer}")

@@ -62,6 +62,7 @@ class Collector:
         self._readers: list[Reader] = []
         self._turn = 0
         self._beating: asyncio.Task[None] | None = None
+        self._heart = asyncio.Lock()
         self._closed = False
         self.counts = self._means.counts
         self._read(1)
@@ -108,7 +109,8 @@ class Collector:
         """Stop. What is not acknowledged is handed out again by another collector, once our claim on it is stale."""
         self._closed = True
         if self._beating is not None:
-            self._beating.cancel()
+            async with self._heart:  # a request that is cut off goes on, and may outlive the event loop
+                self._beating.cancel()
             with suppress(asyncio.CancelledError):
                 await self._beating
         for reader in self._readers:
@@ -116,13 +118,14 @@ class Collector:
 
     async def heartbeat(self) -> None:
         """Say that we live. A task of the collector does this; it is here for whoever stops that task from running."""
-        for reader in self._readers:
-            try:
-                await reader.consumer.heartbeat()
-            except Fenced:
-                continue  # the next call of whoever uses this partition says so
-            except LakeheadError:
-                self.counts.heartbeats_failed += 1
+        async with self._heart:
+            for reader in self._readers:
+                try:
+                    await reader.consumer.heartbeat()
+                except Fenced:
+                    continue  # the next call of whoever uses this partition says so
+                except LakeheadError:
+                    self.counts.heartbeats_failed += 1
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ from lakehead.buffer.errors import Contended
 from lakehead.buffer.layout import is_batch
 from lakehead.buffer.manifests import ManifestFile, PairFiles, all_pairs
 from lakehead.buffer.means import Means
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.port import Entry
 from lakehead.wire.queue_manifests import ProducerManifest
@@ -41,6 +41,7 @@ class OrphanCollector:
             return []
         # Now, not before: whoever stored what is listed has its partition among these.
         files = await all_pairs(self.manifest_path, self.means)
+        await self.check_ours(files)
         pending: set[str] = set()
         for file in (pair.producer for pair in files):
             pending.update((await file.read()).manifest.pending if dry_run else await self.raise_number(file))
@@ -61,6 +62,21 @@ class OrphanCollector:
             if is_batch(each.key, self.data_path_prefix)
         ]
 
+    async def check_ours(self, files: Sequence[PairFiles]) -> None:
+        """Raise `Misconfigured` or `Unavailable` unless these are the batches' manifests: others do not know them."""
+        told = [(await pair.producer.read()).manifest.data_path_prefix for pair in files]
+        named = {prefix for prefix in told if prefix is not None}
+        if not named:
+            raise Unavailable(
+                f"There is no manifest {self.manifest_path} that names the batches below {self.data_path_prefix!r} as "
+                "its own. Nothing was deleted; check its path."
+            )
+        if named != {self.data_path_prefix}:
+            raise Misconfigured(
+                f"The manifest {self.manifest_path} is not that of the batches below {self.data_path_prefix!r}, but of "
+                f"those below {', '.join(sorted(named - {self.data_path_prefix}))!r}. Nothing was deleted."
+            )
+
     async def raise_number(self, file: ManifestFile[ProducerManifest]) -> Sequence[str]:
         """Raise one pair's `gc` number; what was pending when it was raised."""
         for pause in self.backoff.pauses(self.means.random):
@@ -77,8 +93,4 @@ class OrphanCollector:
     async def now_ns(self, files: Sequence[PairFiles], listed: Sequence[Entry]) -> int:
         """The time by the store's clock, as it told it last: mostly by the manifests, which we have just written."""
         heads = [await self.means.store.head(pair.producer.key) for pair in files]
-        if not any(heads):
-            raise Unavailable(
-                f"There is no manifest for the batches below {self.data_path_prefix}. Nothing was deleted."
-            )
         return max(each.modified_ns for each in (*heads, *listed) if each is not None)

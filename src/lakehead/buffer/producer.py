@@ -12,7 +12,7 @@ from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavai
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.queue_manifests import ProducerManifest, remember
 
-APPENDS = Backoff(attempts=40, first_seconds=0.02, cap_seconds=2.0)
+APPENDS = Backoff(attempts=100, first_seconds=0.02, cap_seconds=2.0)
 """How often an append is tried while others win, and how long it waits between."""
 
 MOST_FAILURES = 4

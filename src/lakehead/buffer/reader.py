@@ -14,7 +14,7 @@ from lakehead.buffer.layout import Pair, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.quarantine import Quarantine
-from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
+from lakehead.errors import LakeheadError, OutcomeUnknown
 from lakehead.storage.keys import InvalidKey
 from lakehead.storage.port import Object
 from lakehead.wire.batch import MIB, KeyValueEntry, Limits
@@ -79,6 +79,7 @@ class Reader:
                 self._ahead.popleft()
                 self._fetch_ahead()
                 if opened is not None:
+                    self._count(opened)
                     return opened
                 self._set_aside.add(first.claim.location)
                 self._start_writer()
@@ -98,10 +99,8 @@ class Reader:
 
     async def close(self) -> None:
         """Let acknowledgements come to an end, and give back what was never handed out."""
-        fetching = [each.fetching for each in self._ahead if each.fetching is not None]
-        for each in fetching:
-            each.cancel()
-        await asyncio.gather(*fetching, return_exceptions=True)
+        # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
+        await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
         if self._writer is not None:
             await asyncio.wait([self._writer])
         ahead, self._ahead = [each.claim.location for each in self._ahead], deque()
@@ -155,14 +154,16 @@ class Reader:
             case error:
                 ahead.fetching = None  # the next call tries again
                 raise error
-        self._means.counts.batches_collected += 1
-        self._means.counts.entries_collected += len(entries)
-        self._means.counts.bytes_collected += ahead.size
         return Opened(ahead.claim, entries, ahead.size)
 
     async def _put_aside(self, claim: Claim, reason: str, *, gone: bool = False) -> None:
         key = None if gone else object_key(claim.location)
         await self._quarantine.set_aside(claim.location, key, reason)
+
+    def _count(self, opened: Opened) -> None:
+        self._means.counts.batches_collected += 1
+        self._means.counts.entries_collected += len(opened.entries)
+        self._means.counts.bytes_collected += opened.size
 
     # --- acknowledging
 
@@ -216,8 +217,8 @@ class Reader:
     async def _clean_up_now(self) -> None:
         try:
             await self._clean_up.run()
-        except (Unavailable, OutcomeUnknown):
-            self._means.counts.cleanups_failed += 1  # the next acknowledgement tries again
+        except LakeheadError:
+            self._means.counts.cleanups_failed += 1  # what is acknowledged is; the next time makes up for it
 
 
 def _tell(asking: "Sequence[asyncio.Future[None]]", error: LakeheadError | None) -> None:

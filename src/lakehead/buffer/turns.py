@@ -9,6 +9,8 @@ _MOST_OTHERS = 64
 _AT_ONCE = 5
 """How often a loser tries again at once, before it takes it that our estimates are wrong and waits longer each time."""
 _LONGEST = 2.0
+_PATIENCE = 1.5
+"""How many requests' time a winner gives each of the others: less lets more writes collide, more leaves gaps."""
 
 
 class Turns:
@@ -46,10 +48,10 @@ class Turns:
         """How long to wait before a new append is tried, in seconds."""
         if self._last_version is None:
             return 0.0
-        turn = 1.5 * self._others * self._seconds * self._random.uniform(0.8, 1.2)
+        turn = _PATIENCE * self._others * self._seconds * self._random.uniform(0.8, 1.2)
         return max(0.0, self._last_write + turn - self._clock.monotonic())
 
     def before_retry(self, conflicts: int) -> float:
         """How long to wait before an append is tried again that met another writer that often, in seconds."""
-        patience = 2 ** max(0, conflicts - _AT_ONCE)
+        patience = 1 + max(0, conflicts - _AT_ONCE)
         return min(_LONGEST, self._random.uniform(0, self._seconds * patience))

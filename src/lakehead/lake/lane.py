@@ -4,6 +4,7 @@ Spark is the scheduler: it places the tasks, and runs them again where they fail
 attempt has; only those that came back from a task that succeeded are published.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic
@@ -192,12 +193,12 @@ def _run(job: Callable[[], list[Wrote]], table: str) -> list[Wrote]:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of a task's traceback, which names what went wrong there."""
+    """The last line of a task's traceback that says something, without the name of an error of ours."""
     said = str(error)
     inside = said.rpartition("Traceback (most recent call last):")[2].partition("\n\n")[0]
     lines = [line.strip() for line in inside.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith("at ")), type(error).__name__)
-    return last.rstrip(".")
+    last = next((line for line in reversed(lines) if not line.startswith(("at ", "..."))), type(error).__name__)
+    return re.sub(r"^(Caused by: )?(lakehead[.\w]*: )?", "", last).rstrip(".")
 
 
 def _name(token: str, ids: Ids) -> str:

@@ -1,5 +1,8 @@
 """`lakehead run`: load the tables of a configuration."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,7 +67,7 @@ def run(
 
     from lakehead.run.starting import starting  # noqa: PLC0415 - only now that the configuration is known to be right
 
-    with starting(revealed.spark_settings, lambda what: typer.echo(f"… {what}", err=True)) as session:
+    with _ending_in_order(), starting(revealed.spark_settings, _say) as session:
         # While the JVM starts.
         from lakehead.run.table_run import run_tables  # noqa: PLC0415 - see above
 
@@ -78,6 +81,24 @@ def run(
             heartbeat_seconds=heartbeat_seconds or config.runtime.heartbeat_seconds,
         )
     raise typer.Exit(code)
+
+
+def _say(what: str) -> None:
+    typer.echo(f"… {what}", err=True)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does: in order, and with nothing left behind."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def selected(config: "Config", only: str | None) -> "Sequence[Table]":

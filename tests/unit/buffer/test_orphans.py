@@ -10,8 +10,9 @@ from lakehead.buffer.layout import new_batch
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.watcher import Durable
-from lakehead.errors import Unavailable
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.wire.batch import encode_json
+from lakehead.wire.queue_manifests import ProducerManifest
 from tests.sim.world import SimulatedClock
 from tests.unit.buffer.scene import LOST, PAIR, Scene, entries, play, writes
 
@@ -128,3 +129,18 @@ def test_batches_that_are_queued_while_gc_runs_are_spared() -> None:
         assert await scene.all_of(scene.collector()) == ["first", *map(str, range(30))]
 
     play(story, seeds=5)
+
+
+def test_manifests_of_another_queue_or_of_none_delete_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("queued")
+        await scene.later(2 * HOUR)
+        other = ProducerManifest(data_path_prefix="elsewhere").encode()
+        await scene.store.inner.put("other.json", other)
+        before = set(await scene.keys())
+        for path, refused in (("ingest/manifst.json", Unavailable), ("other.json", Misconfigured)):
+            with pytest.raises(refused, match="Nothing was deleted"):
+                await replace(collector(scene), manifest_path=path).run()
+        assert set(await scene.keys()) == before
+
+    play(story)
