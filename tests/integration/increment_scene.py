@@ -11,8 +11,8 @@ import pytest
 
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError
-from lakehead.extract.iceberg import Surroundings
 from lakehead.extract.sink import TableSink
+from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import TableSettings
 from lakehead.ids import RandomIds
 from lakehead.run.config.tables import Table

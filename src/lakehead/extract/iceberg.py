@@ -1,18 +1,14 @@
 """A table kept in Iceberg: every landing of it goes through the landing protocol."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyspark.sql import SparkSession
 
-from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
 from lakehead.extract.iceberg_tables import (
     MERGED_OFTEN,
@@ -28,50 +24,18 @@ from lakehead.extract.planning.windows import Slice
 from lakehead.extract.rows import Ingest
 from lakehead.extract.sink import Overtaken, Reading, Standing, Written
 from lakehead.extract.staging import raw_stager
+from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import Finalize, Rule, TableSettings
-from lakehead.ids import Ids, Random
 from lakehead.lake.audits import NoDuplicates, count_nulls, every_row_once
 from lakehead.lake.landing import Landing, Reached, Unit
 from lakehead.lake.lane import StagingFailed
-from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import AuditFailed, Staged
-from lakehead.lake.progress import StateProgress
-from lakehead.lake.protocol import Audit, Lander, Reaching, fence
+from lakehead.lake.protocol import Audit, Reaching
 from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable
-from lakehead.lake.turns import Turns
 from lakehead.source.port import TableName
-from lakehead.state.model import Mark, ShardState, Watermark
-from lakehead.state.state import State
-from lakehead.storage.backoff import Backoff
-
-T = TypeVar("T")
-
-LOOK_AGAIN_SECONDS = 1.0
-"""How often somebody who waits for another run looks whether it is done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all tables of a run share."""
-
-    pipeline: str
-    run: str
-    load_date: date
-    session: SparkSession
-    """This thread's own."""
-
-    catalog: Catalog
-    ledger: StoreLedger
-    state: State
-    clock: Clock
-    ids: Ids
-    random: Random
-    waiting: Callable[[str], None]
-    """Told when another run is waited for."""
-
-    backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20, first_seconds=0.1, cap_seconds=5.0))
+from lakehead.state.model import Mark, Watermark
 
 
 class IcebergSink:
@@ -82,7 +46,6 @@ class IcebergSink:
         self._settings = settings
         self._raw_place, self._out_place = raw, out
         self._around = around
-        self._progress = StateProgress(state=around.state, owner=around.run)
         self._raw = self._find(raw)
         self._out = self._find(out) if out and not self._is_view else None
 
@@ -104,7 +67,7 @@ class IcebergSink:
         """How far the table is, after everything published was settled."""
         for table in (self._raw, self._out):
             if table is not None:
-                _wait(fence(table, self._progress, self._around.ledger))
+                self._around.settle(table)
         return self._known()
 
     def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
@@ -253,7 +216,7 @@ class IcebergSink:
             )
             checks = [every_row_once, keys_are_whole, *audits]
             try:
-                landing = self._land(table, unit, self._lander(table, stager, checks), reaching)
+                landing = self._around.land(table, unit, stager, reaching, checks)
             except StagingFailed:
                 _ask_again(reading)
                 raise
@@ -296,9 +259,8 @@ class IcebergSink:
             clock=around.clock,
             merge=lambda session, target, _: statement(session, target),
         )
-        turns = Turns(state=around.state, owner=around.run, clock=around.clock, random=around.random)
-        lander = self._lander(table, stager, audits, turns)
-        landing = self._land(table, Unit(f"{self.id}/{unit}", raw.generation), lander, reaching)
+        of_raw = Unit(f"{self.id}/{unit}", raw.generation)
+        landing = around.land(table, of_raw, stager, reaching, audits, takes_turns=True)
         if landing is None:
             return None
         snapshot = table.seen().metadata.current_snapshot()
@@ -324,38 +286,6 @@ class IcebergSink:
         """How many rows a snapshot brought, as it says itself."""
         found = table.seen().metadata.snapshot_by_id(snapshot) if snapshot is not None else None
         return int(found.summary.additional_properties.get("added-records", 0)) if found and found.summary else None
-
-    def _lander(
-        self, table: IcebergTable, stager: Any, audits: Sequence[Audit[Any]], turns: Turns | None = None
-    ) -> Lander[Any]:
-        around = self._around
-        return Lander(
-            pipeline=around.pipeline,
-            table=table,
-            progress=self._progress,
-            ledger=around.ledger,
-            stager=stager,
-            audits=audits,
-            clock=around.clock,
-            random=around.random,
-            backoff=around.backoff,
-            turns=turns,
-        )
-
-    def _land(self, table: IcebergTable, unit: Unit, lander: Lander[Any], reaching: Reaching) -> Landing | None:
-        """Land a unit, after whoever is at it. None if it has landed."""
-        while not self._progress.take(table.uuid, [unit]):
-            [shard] = self._around.state.shards.read(table.uuid, [unit.id], generation=unit.generation)
-            if shard.state is ShardState.COMPLETED:
-                return None
-            self._around.waiting(f"waiting for another run that has been at {table.name} until a moment ago")
-            _wait(self._pause())
-            _wait(lander.fence())  # it may have published and died
-        with self._progress.holding(table.uuid, [unit]):
-            return _wait(lander.land([unit], reached=reaching))
-
-    async def _pause(self) -> None:
-        await self._around.clock.sleep(LOOK_AGAIN_SECONDS)
 
     def _written(self, table: IcebergTable, landing: Landing, rows: int, detail: dict[str, object]) -> Written:
         mark = self._around.state.progress.watermark(table.uuid)
@@ -391,8 +321,3 @@ def _ask_again(reading: Reading) -> None:
     """Raise what is wrong with a source, if it is: one that has gone says so better than the tasks that it left."""
     table = reading.query.table
     reading.source.catalogue(TableName(table.name, table.schema))
-
-
-def _wait(work: Coroutine[Any, Any, T]) -> T:
-    """Run a protocol's steps in this thread, one at a time."""
-    return asyncio.run(work)

@@ -110,7 +110,7 @@ def _fresh(folder: Path) -> None:
 def _lakehead(folder: Path, *words: str) -> None:
     """The command as anybody would type it, in the demo's folder."""
     _say(f"$ lakehead {' '.join(words)}")
-    command = [sys.executable, "-c", "from lakehead.run.main import main; main()", *words]
+    command = [sys.executable, "-c", "from lakehead.run.main import command; command()", *words]
     if subprocess.run(command, cwd=folder, check=False).returncode:  # noqa: S603 - our own command
         raise LakeheadError("The demo stops here: the command above says why.")
 

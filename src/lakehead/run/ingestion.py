@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.extract.full import FullRefreshStrategy
-from lakehead.extract.iceberg import Surroundings
 from lakehead.extract.incremental import AppendStrategy, Scd1Strategy
 from lakehead.extract.planning.registry import PlannerRegistry
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
+from lakehead.extract.surroundings import Surroundings
 from lakehead.ids import Ids, Random
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash

@@ -1,8 +1,10 @@
 """The `lakehead` command."""
 
+import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -45,6 +47,20 @@ app.add_typer(config_command.app, name="config")
 app.add_typer(maintain.app, name="maintain")
 app.add_typer(queue.app, name="queue")
 app.add_typer(state.app, name="state")
+
+
+def command() -> NoReturn:
+    """The command as a process of its own: when all is done, it ends."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever read it may be gone
+            stream.flush()
+    # Not by Python's own way out: threads of obstore that have just answered may abort the process on it.
+    os._exit(code if isinstance(code, int) else SOME_WORK_FAILED if code else 0)
 
 
 def main() -> None:

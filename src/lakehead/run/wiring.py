@@ -8,9 +8,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
-from lakehead.extract.iceberg import IcebergSink, Surroundings
+from lakehead.extract.iceberg import IcebergSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.sink import TableSink
+from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import Finalize, Reader, Rule, TableSettings
 from lakehead.ids import Ids
 from lakehead.lake.catalog import open_catalog

@@ -1,0 +1,103 @@
+"""What all tables of a run share, and how each of them lands."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from lakehead.clock import Clock
+from lakehead.ids import Ids, Random
+from lakehead.lake.landing import Landing, Unit
+from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.ports import Stager
+from lakehead.lake.progress import StateProgress
+from lakehead.lake.protocol import Audit, Lander, Reaching, fence
+from lakehead.lake.table import IcebergTable
+from lakehead.lake.turns import Turns
+from lakehead.state.model import ShardState
+from lakehead.state.state import State
+from lakehead.storage.backoff import Backoff
+
+T = TypeVar("T")
+
+LOOK_AGAIN_SECONDS = 1.0
+"""How often somebody who waits for another run looks whether it is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a table's landings need of the run. The protocol's steps run in the thread of the table, one at a time."""
+
+    pipeline: str
+    run: str
+    load_date: date
+    session: SparkSession
+    """This thread's own."""
+
+    catalog: Catalog
+    ledger: StoreLedger
+    state: State
+    clock: Clock
+    ids: Ids
+    random: Random
+    waiting: Callable[[str], None]
+    """Told when another run is waited for."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20, first_seconds=0.1, cap_seconds=5.0))
+
+    def settle(self, table: IcebergTable) -> None:
+        """Let the state know everything that was published."""
+        _wait(fence(table, self._progress, self.ledger))
+
+    def land(
+        self,
+        table: IcebergTable,
+        unit: Unit,
+        stager: Stager[Any],
+        reaching: Reaching,
+        audits: Sequence[Audit[Any]],
+        *,
+        takes_turns: bool = False,
+    ) -> Landing | None:
+        """Land a unit, after whoever is at it. None if it has landed.
+
+        A landing that has to be done all over when another one is faster, as a merge, takes turns with the others.
+        """
+        progress = self._progress
+        while not progress.take(table.uuid, [unit]):
+            [shard] = self.state.shards.read(table.uuid, [unit.id], generation=unit.generation)
+            if shard.state is ShardState.COMPLETED:
+                return None
+            self.waiting(f"waiting for another run that has been at {table.name} until a moment ago")
+            _wait(self._pause())
+            self.settle(table)  # it may have published and died
+        turns = Turns(state=self.state, owner=self.run, clock=self.clock, random=self.random) if takes_turns else None
+        lander: Lander[Any] = Lander(
+            pipeline=self.pipeline,
+            table=table,
+            progress=progress,
+            ledger=self.ledger,
+            stager=stager,
+            audits=audits,
+            clock=self.clock,
+            random=self.random,
+            backoff=self.backoff,
+            turns=turns,
+        )
+        with progress.holding(table.uuid, [unit]):
+            return _wait(lander.land([unit], reached=reaching))
+
+    @property
+    def _progress(self) -> StateProgress:
+        return StateProgress(state=self.state, owner=self.run)
+
+    async def _pause(self) -> None:
+        await self.clock.sleep(LOOK_AGAIN_SECONDS)
+
+
+def _wait(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
