@@ -12,7 +12,7 @@ import pytest
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError
 from lakehead.extract.sink import TableSink
-from lakehead.extract.surroundings import Surroundings
+from lakehead.extract.surroundings import Shared
 from lakehead.extract.table import TableSettings
 from lakehead.ids import RandomIds
 from lakehead.run.config.tables import Table
@@ -162,8 +162,8 @@ def broken_at(step: str, after: int = 0) -> Callable[[Wiring], Wiring]:
     """A wiring whose sinks fail at a step."""
 
     class Broken(Wiring):
-        def sink_of(self, table: Table, settings: TableSettings, around: Surroundings) -> TableSink:
-            return cast(TableSink, Breaking(super().sink_of(table, settings, around), step, after))
+        def sink_of(self, table: Table, settings: TableSettings, shared: Shared) -> TableSink:
+            return cast(TableSink, Breaking(super().sink_of(table, settings, shared), step, after))
 
     return lambda made: Broken(made.config, made.environment)
 

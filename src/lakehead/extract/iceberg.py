@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
+from lakehead.extract.audits import check_keys, check_not_emptied
 from lakehead.extract.iceberg_tables import (
     MERGED_OFTEN,
     RAW_PARTITIONS,
@@ -21,8 +22,7 @@ from lakehead.extract.iceberg_tables import (
 from lakehead.extract.iceberg_view import show_slice, shown_slice
 from lakehead.extract.merging import Newest, RawRows, merge_newest, overwrite, overwrite_newest, whole_keys
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.rows import Ingest
-from lakehead.extract.sink import Overtaken, Reading, Standing, Written
+from lakehead.extract.sink import Overtaken, Reading, Standing, Written, check_order
 from lakehead.extract.staging import raw_stager
 from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import Finalize, Rule, TableSettings
@@ -30,11 +30,10 @@ from lakehead.lake.audits import NoDuplicates, count_nulls, every_row_once
 from lakehead.lake.landing import Landing, Reached, Unit
 from lakehead.lake.lane import StagingFailed
 from lakehead.lake.merge import MergeStager
-from lakehead.lake.ports import AuditFailed, Staged
+from lakehead.lake.ports import Staged
 from lakehead.lake.protocol import Audit, Reaching
 from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable
-from lakehead.source.port import TableName
 from lakehead.state.model import Mark, Watermark
 
 
@@ -78,8 +77,7 @@ class IcebergSink:
             return Reached(watermark=number, slice=number, load_date=load_date)
 
         unit = Unit(load_date.isoformat(), generation)
-        audits: list[Audit[NewFiles]] = [] if self._settings.allow_empty else [self._not_emptied]
-        return self._land_raw(unit, reading, reaching, audits)
+        return self._land_raw(unit, reading, reaching, [self._not_emptied])
 
     def finalize_full(self) -> Written | None:
         """Let readers see raw's newest slice, whole and at once."""
@@ -197,12 +195,7 @@ class IcebergSink:
         def keys_are_whole(staged: Staged[NewFiles]) -> None:
             lacking.clear()
             lacking.update({name: nulls for name, nulls in count_nulls(staged, keys).items() if nulls})
-            if lacking and self._settings.null_keys is Rule.FAIL:
-                told = ", ".join(f"{nulls} in {name!r}" for name, nulls in lacking.items())
-                raise AuditFailed(
-                    f"Rows of {self._settings.name} have no value in their key: {told}. Give them one, or set "
-                    "null_keys to include or exclude. Nothing was published."
-                )
+            check_keys(self._settings, lacking)
 
         with ExitStack() as held:
             stager = raw_stager(
@@ -210,7 +203,7 @@ class IcebergSink:
                 table,
                 self._around.ids,
                 reading,
-                lambda reached: self._ingest(reading, unit.generation, reached),
+                lambda reached: self._around.ingest(reading.told, reached.slice or 0, unit.generation),
                 held,
                 change,
             )
@@ -218,21 +211,11 @@ class IcebergSink:
             try:
                 landing = self._around.land(table, unit, stager, reaching, checks)
             except StagingFailed:
-                _ask_again(reading)
+                reading.ask_again()
                 raise
         if landing is None:
             return None
         return self._written(table, landing, landing.counts["rows"], {"null_keys": dict(lacking)} if lacking else {})
-
-    def _ingest(self, reading: Reading, generation: int, reached: Reached) -> Ingest:
-        return Ingest(
-            load_date=self._around.load_date,
-            loaded_at=datetime.fromtimestamp(self._around.clock.now_ns() / 1e9, UTC),
-            run=self._around.run,
-            source=f"{reading.source.settings} {reading.query.table}",
-            slice=reached.slice or 0,
-            generation=generation,
-        )
 
     def _land_out(
         self,
@@ -298,26 +281,6 @@ class IcebergSink:
         )
 
     def _not_emptied(self, staged: Staged[NewFiles]) -> None:
-        if staged.rows.rows:
-            return
         snapshot = self._made(self._raw).seen().metadata.current_snapshot()
         told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
-        if int(told.get("total-records", 0)):
-            raise AuditFailed(
-                f"The source of {self._settings.name} has no rows, and had some before. The table stays as it was. "
-                "If it is to become empty, set allow_empty to true."
-            )
-
-
-def check_order(raw: Watermark | None, part: Slice, generation: int, table: str) -> None:
-    """Whether a slice may land on raw as it is: raw stands at the slice's beginning, or the slice begins anew."""
-    begins = part.after is None and (raw is None or raw.generation < generation)
-    follows = raw is not None and (raw.generation, raw.value) == (generation, part.after)
-    if not (begins or follows):
-        raise Overtaken(f"The plan of {table} does not go on where its raw table stands: another run was further.")
-
-
-def _ask_again(reading: Reading) -> None:
-    """Raise what is wrong with a source, if it is: one that has gone says so better than the tasks that it left."""
-    table = reading.query.table
-    reading.source.catalogue(TableName(table.name, table.schema))
+        check_not_emptied(self._settings, staged.rows.rows, int(told.get("total-records", 0)))

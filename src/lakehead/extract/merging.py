@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -53,14 +54,27 @@ class RawRows:
         return f"SELECT {names} FROM {self.table} VERSION AS OF {self.snapshot} WHERE {which}"  # noqa: S608 - quoted names and numbers
 
 
+class Rows(Protocol):
+    """Rows that SQL can read."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their columns."""
+        ...
+
+    def sql(self, *conditions: str) -> str:
+        """The statement that reads those of them that satisfy all conditions."""
+        ...
+
+
 def overwrite(session: SparkSession, target: str, rows: RawRows, *conditions: str) -> None:
     """Make a table exactly these rows."""
     session.sql(f"INSERT OVERWRITE {target} {rows.sql(*conditions)}")
 
 
-def overwrite_newest(session: SparkSession, target: str, rows: RawRows, newest: Newest) -> None:
+def overwrite_newest(session: SparkSession, target: str, rows: Rows, newest: Newest) -> None:
     """Make a table the newest of these rows, one for each key."""
-    session.sql(f"INSERT OVERWRITE {target} {_newest(session, rows, newest)}")
+    session.sql(f"INSERT OVERWRITE {target} {newest_of(session, rows, newest)}")
 
 
 def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newest) -> None:
@@ -70,7 +84,7 @@ def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newe
     mark = quoted(newest.watermark)
     names = [quoted(name) for name in rows.columns]
     session.sql(
-        f"MERGE INTO {target} t USING ({_newest(session, rows, newest)}) s "  # noqa: S608 - quoted names and numbers
+        f"MERGE INTO {target} t USING ({newest_of(session, rows, newest)}) s "  # noqa: S608 - quoted names and numbers
         f"ON {' AND '.join([*met, *(f'({condition})' for condition in newest.filters)])} "
         f"WHEN MATCHED AND (t.{mark} IS NULL OR s.{mark} >= t.{mark}) "
         f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
@@ -88,7 +102,7 @@ def whole_keys(keys: Sequence[str]) -> list[str]:
     return [f"{quoted(key)} IS NOT NULL" for key in keys]
 
 
-def _newest(session: SparkSession, rows: RawRows, newest: Newest) -> str:
+def newest_of(session: SparkSession, rows: Rows, newest: Newest) -> str:
     """The statement for the newest rows. They are ranked only where a key comes more than once."""
     kept = () if newest.null_keys else whole_keys(newest.keys)
     all_rows = rows.sql(*kept)

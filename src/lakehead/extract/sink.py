@@ -11,7 +11,7 @@ from lakehead.errors import LakeheadError
 from lakehead.extract.merging import Newest
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.table import Reader
-from lakehead.source.port import Query, Source
+from lakehead.source.port import Query, Source, TableName
 from lakehead.state.model import Watermark
 
 
@@ -63,6 +63,21 @@ class Reading:
     """How many parts. Default: as many as tasks run side by side."""
 
     fetch_rows: int = 10_000
+
+    @property
+    def told(self) -> str:
+        """What is read, as it may be said aloud."""
+        return f"{self.source.settings} {self.query.table}"
+
+    @property
+    def by_jdbc(self) -> bool:
+        """Whether Spark reads it, and not tasks of ours."""
+        return self.reader is Reader.JDBC or (self.reader is Reader.AUTO and not self.source.can.arrow)
+
+    def ask_again(self) -> None:
+        """Raise what is wrong with the source, if it is: one that has gone says so better than tasks that it left."""
+        table = self.query.table
+        self.source.catalogue(TableName(table.name, table.schema))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +142,11 @@ class TableSink(Protocol):
     def close(self) -> None:
         """Give back what was opened."""
         ...
+
+
+def check_order(raw: Watermark | None, part: Slice, generation: int, table: str) -> None:
+    """Whether a slice may land on raw as it is: raw stands at the slice's beginning, or the slice begins anew."""
+    begins = part.after is None and (raw is None or raw.generation < generation)
+    follows = raw is not None and (raw.generation, raw.value) == (generation, part.after)
+    if not (begins or follows):
+        raise Overtaken(f"The plan of {table} does not go on where its raw table stands: another run was further.")

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
+from lakehead.extract.rows import Ingest
 from lakehead.ids import Ids, Random
 from lakehead.lake.landing import Landing, Unit
 from lakehead.lake.ledger import StoreLedger
@@ -29,8 +30,8 @@ LOOK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a table's landings need of the run. The protocol's steps run in the thread of the table, one at a time."""
+class Shared:
+    """What a table needs of the run, wherever it is kept."""
 
     pipeline: str
     run: str
@@ -38,8 +39,6 @@ class Surroundings:
     session: SparkSession
     """This thread's own."""
 
-    catalog: Catalog
-    ledger: StoreLedger
     state: State
     clock: Clock
     ids: Ids
@@ -47,6 +46,28 @@ class Surroundings:
     waiting: Callable[[str], None]
     """Told when another run is waited for."""
 
+    def ingest(self, source: str, number: int, generation: int) -> Ingest:
+        """Which load it is that brings a slice of this number."""
+        return Ingest(
+            load_date=self.load_date,
+            loaded_at=datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC),
+            run=self.run,
+            source=source,
+            slice=number,
+            generation=generation,
+        )
+
+    def turns(self) -> Turns:
+        """Turns at tables, in the name of this run."""
+        return Turns(state=self.state, owner=self.run, clock=self.clock, random=self.random)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings(Shared):
+    """What landings on Iceberg need besides. The protocol's steps run in the thread of the table, one at a time."""
+
+    catalog: Catalog
+    ledger: StoreLedger
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20, first_seconds=0.1, cap_seconds=5.0))
 
     def settle(self, table: IcebergTable) -> None:
@@ -75,7 +96,6 @@ class Surroundings:
             self.waiting(f"waiting for another run that has been at {table.name} until a moment ago")
             _wait(self._pause())
             self.settle(table)  # it may have published and died
-        turns = Turns(state=self.state, owner=self.run, clock=self.clock, random=self.random) if takes_turns else None
         lander: Lander[Any] = Lander(
             pipeline=self.pipeline,
             table=table,
@@ -86,7 +106,7 @@ class Surroundings:
             clock=self.clock,
             random=self.random,
             backoff=self.backoff,
-            turns=turns,
+            turns=self.turns() if takes_turns else None,
         )
         with progress.holding(table.uuid, [unit]):
             return _wait(lander.land([unit], reached=reaching))

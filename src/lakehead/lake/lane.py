@@ -187,12 +187,12 @@ def _run(job: Callable[[], list[Wrote]], table: str) -> list[Wrote]:
         return job()
     except (PySparkException, Py4JJavaError) as error:
         raise StagingFailed(
-            f"The tasks that write rows for {table} failed: {_reason(error)}. Nothing was published; mend the cause "
-            "and run it again."
+            f"The tasks that write rows for {table} failed: {task_reason(error)}. Nothing was published; mend the "
+            "cause and run it again."
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def task_reason(error: Exception) -> str:
     """The last line of a task's traceback that says something, without the name of an error of ours."""
     said = str(error)
     inside = said.rpartition("Traceback (most recent call last):")[2].partition("\n\n")[0]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 
 from pyspark.sql import SparkSession
 
@@ -13,8 +13,10 @@ from lakehead.extract.full import FullRefreshStrategy
 from lakehead.extract.incremental import AppendStrategy, Scd1Strategy
 from lakehead.extract.planning.registry import PlannerRegistry
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
-from lakehead.extract.surroundings import Surroundings
+from lakehead.extract.surroundings import Shared
 from lakehead.ids import Ids, Random
+from lakehead.lake.filesink.cleanup import ttl_cleanup
+from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash
 from lakehead.run.wiring import Wiring, table_settings
@@ -26,6 +28,7 @@ from lakehead.telemetry.emitter import job_group as group_of
 from lakehead.telemetry.events import (
     RunDone,
     RunStart,
+    StagingCleaned,
     TableDone,
     TableFailed,
     TableProgress,
@@ -81,8 +84,20 @@ class Ingestion:
             failed=outcomes.count(None),
             seconds=self.clock.monotonic() - started,
         )
+        self._clean_up(tables)
         self.emitter.emit(done)
         return done
+
+    def _clean_up(self, tables: Sequence[Table]) -> None:
+        """Remove staging directories of sinks of files that have landed and had their time."""
+        staging = self.wiring.config.runtime.staging
+        for root in self.wiring.staging_roots(tables) if staging.enabled else ():
+            files = HadoopFiles(self.session, ids=self.ids)
+            try:
+                gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
+                self.emitter.emit(StagingCleaned(root=root, removed=len(gone)))
+            except LakeheadError as error:  # what is left is removed by the next run
+                self.emitter.emit(StagingCleaned(root=root, removed=0, error=str(error)))
 
     def _ingest_one_table(self, table: Table, sessions: ThreadSessions) -> Done | Skipped | None:
         """Load one table, in this thread. None if it failed."""
@@ -113,23 +128,22 @@ class Ingestion:
         config, emit = self.wiring.config, self.emitter.of(table.full_name)
         strategy = self.strategies.of(table.mode)
         settings = table_settings(table, finalizes=config.runtime.finalize_full_refresh, reload=self.reload)
-        around = Surroundings(
+        shared = Shared(
             pipeline=config.runtime.pipeline,
             run=self.emitter.run,
             load_date=self.load_date,
             session=session,
-            catalog=self.wiring.open_catalog(table),
-            ledger=self.wiring.open_ledger(),
             state=self.state.state,
             clock=self.clock,
             ids=self.ids,
             random=self.random,
             waiting=lambda step: emit(TableProgress(step=step)),
         )
+        sink = self.wiring.sink_of(table, settings, shared)
         try:
             context = ExecutionContext(
                 table=settings,
-                sink=self.wiring.sink_of(table, settings, around),
+                sink=sink,
                 open_source=self.wiring.source_of(table, session),
                 state=self.state,
                 emit=emit,
@@ -143,7 +157,7 @@ class Ingestion:
             with job_group(session, self._group(table), f"{table.full_name} ({table.mode})"):
                 return strategy.run(context)
         finally:
-            around.catalog.close()
+            sink.close()
 
     def _group(self, table: Table) -> str:
         return group_of(self.emitter.run, table.full_name)

@@ -10,6 +10,7 @@ from lakehead.run.config.config import Config
 from lakehead.run.config.connections import FileSink
 from lakehead.run.config.connections import Source as SourceConfig
 from lakehead.run.config.parts import Secret
+from lakehead.run.config.runtime import Runtime
 from lakehead.run.config.tables import Table
 from lakehead.run.environment import catalog_properties, spark_settings, state_password
 from lakehead.source.settings import SourceSettings
@@ -34,8 +35,9 @@ class Revealed:
         for source in self.config.sources.values():
             self.source_settings(source)
         for table in self.config.tables:
-            self.catalog_of(table)
             _check_name(table)
+            if isinstance(self.config.sink_of(table), FileSink):
+                _check_for_files(table, self.config.runtime)
         _ = self.spark_settings, self.state_password
         if any(not isinstance(sink, FileSink) and not sink.properties for sink in self.config.sinks.values()):
             self.config.spark.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
@@ -67,16 +69,6 @@ class Revealed:
             ui=spark.ui,
             conf=self._revealed(spark.conf),
         )
-
-    def catalog_of(self, table: Table) -> str:
-        """The name of the catalog that a table is kept in."""
-        sink = self.config.sink_of(table)
-        if isinstance(sink, FileSink):
-            raise Misconfigured(
-                f"The table {table.full_name} goes to a sink of files, which tables are not loaded to yet. Name a sink "
-                "of the type iceberg."
-            )
-        return sink.catalog
 
     def source_settings(self, source: SourceConfig) -> SourceSettings:
         """How a source is reached."""
@@ -115,4 +107,20 @@ def _check_name(table: Table) -> None:
         raise Misconfigured(
             f"The table {table.full_name!r} cannot be called so in the lakehouse. Give it another by its key name: "
             "words of letters, digits, _ and -, with dots between them."
+        )
+
+
+def _check_for_files(table: Table, runtime: Runtime) -> None:
+    """Raise `Misconfigured` for what a sink of files cannot do for a table."""
+    faults = {
+        "finalize as a view": table.mode == "full" and table.finalize == "view",
+        "partition_by": bool(table.partition_by),
+        "merge_filters": bool(table.merge_filters),
+        "a root that is a location of its own": "://"
+        in f"{runtime.raw_root}{runtime.final_root}{runtime.intermediate}",
+    }
+    if asked := [fault for fault, is_so in faults.items() if is_so]:
+        raise Misconfigured(
+            f"The table {table.full_name} goes to a sink of files, which has no {', '.join(asked)}. Take that out, or "
+            "name a sink of the type iceberg."
         )

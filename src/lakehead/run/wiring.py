@@ -2,20 +2,25 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import fields
+from pathlib import Path
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
+from lakehead.extract.files import FileTableSink
 from lakehead.extract.iceberg import IcebergSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.sink import TableSink
-from lakehead.extract.surroundings import Surroundings
+from lakehead.extract.surroundings import Shared, Surroundings
 from lakehead.extract.table import Finalize, Reader, Rule, TableSettings
 from lakehead.ids import Ids
 from lakehead.lake.catalog import open_catalog
+from lakehead.lake.filesink.hadoop import HadoopFiles
+from lakehead.lake.filesink.sink import FileSink, Way
 from lakehead.lake.ledger import StoreLedger
+from lakehead.run.config.connections import FileSink as FileSinkConfig
 from lakehead.run.config.tables import Table
 from lakehead.run.environment import store_settings
 from lakehead.run.revealed import Revealed
@@ -45,37 +50,60 @@ class Wiring(Revealed):
         settings = self.source_settings(self.config.source_of(table))
         return lambda: open_source(settings, session)
 
-    def sink_of(self, table: Table, settings: TableSettings, around: Surroundings) -> TableSink:
-        """Where a table is kept."""
-        raw, out = self.places_of(table)
-        return IcebergSink(settings, raw, out, around)
-
-    def open_catalog(self, table: Table) -> Catalog:
-        """The catalog of a table. Each thread opens its own."""
-        name = self.catalog_of(table)
-        return open_catalog(name, self.catalogs[name])
+    def sink_of(self, table: Table, settings: TableSettings, shared: Shared) -> TableSink:
+        """Where a table is kept. Each thread opens its own; close it."""
+        sink = self.config.sink_of(table)
+        if isinstance(sink, FileSinkConfig):
+            raw, out = (self._folder(sink, table, root) for root in self._roots(table))
+            files = HadoopFiles(shared.session, ids=shared.ids)
+            way = Way(sink.publish) if sink.publish else None
+            made = [FileSink(root=root, files=files, ids=shared.ids, way=way) for root in (raw, out) if root]
+            return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, shared)
+        known = {each.name: getattr(shared, each.name) for each in fields(shared)}
+        catalog = open_catalog(sink.catalog, self.catalogs[sink.catalog])
+        around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger())
+        return IcebergSink(settings, *self.places_of(table), around)
 
     def known_ids(self, tables: Iterable[Table]) -> list[str]:
-        """Under what the state knows those of the tables that have been loaded before."""
+        """Under what the state knows those of the tables that have been loaded to Iceberg before."""
         found = []
         with ExitStack() as opened:
-            catalogs: dict[str, Catalog] = {}
+            catalogs = {name: open_catalog(name, properties) for name, properties in self.catalogs.items()}
+            for catalog in catalogs.values():
+                opened.callback(catalog.close)
             for table in tables:
-                name = self.catalog_of(table)
-                if name not in catalogs:
-                    catalogs[name] = self.open_catalog(table)
-                    opened.callback(catalogs[name].close)
+                sink = self.config.sink_of(table)
+                if isinstance(sink, FileSinkConfig):
+                    continue
                 with suppress(NoSuchTableError):
                     raw, _ = self.places_of(table)
-                    found.append(str(catalogs[name].load_table(raw.name).metadata.table_uuid))
+                    found.append(str(catalogs[sink.catalog].load_table(raw.name).metadata.table_uuid))
         return found
+
+    def staging_roots(self, tables: Iterable[Table]) -> list[str]:
+        """The roots of all sinks of files that the tables are kept in."""
+        kept = [(self.config.sink_of(table), table) for table in tables]
+        return [
+            folder
+            for sink, table in kept
+            if isinstance(sink, FileSinkConfig)
+            for root in self._roots(table)
+            if (folder := self._folder(sink, table, root))
+        ]
 
     def places_of(self, table: Table) -> tuple[Place, Place | None]:
         """Where a table's raw rows are, and what its readers read, if that is another."""
+        raw, out = self._roots(table)
+        return place_of(raw, table.full_name), place_of(out, table.full_name) if out else None
+
+    def _roots(self, table: Table) -> tuple[str, str | None]:
         runtime = self.config.runtime
-        root = {"full": runtime.final_root if runtime.finalize_full_refresh else None, "scd1": runtime.intermediate}
-        out = root.get(table.mode)
-        return place_of(runtime.raw_root, table.full_name), place_of(out, table.full_name) if out else None
+        final = runtime.final_root if runtime.finalize_full_refresh else None
+        return runtime.raw_root, {"full": final, "scd1": runtime.intermediate}.get(table.mode)
+
+    def _folder(self, sink: FileSinkConfig, table: Table, root: str | None) -> str | None:
+        base = sink.root if ":" in sink.root else str(Path(sink.root).expanduser().absolute())
+        return f"{base.rstrip('/')}/{root.strip('/')}/{table.full_name}" if root else None
 
 
 def table_settings(table: Table, *, finalizes: bool, reload: bool) -> TableSettings:

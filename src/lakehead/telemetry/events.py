@@ -166,3 +166,14 @@ class TableFailed(Happened):
     """The same for the same fault at the same place."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingCleaned(Happened):
+    """Staging directories that had landed and had their time are gone."""
+
+    kind: ClassVar[str] = "staging_cleaned"
+    root: str
+    removed: int
+    error: str | None = None
+    """Why it ended early."""

@@ -1,0 +1,54 @@
+"""How far a table is, as the label of a published directory says it: pure, and suspicious of what it reads."""
+
+import json
+from dataclasses import dataclass
+from datetime import date
+
+from lakehead.lake.filesink.records import BrokenRecord
+from lakehead.state.model import Value
+from lakehead.state.values import from_text, to_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMark:
+    """What a directory brought the table to."""
+
+    value: Value
+    slice: int
+    generation: int
+    """Raw's own. A mirror's directory counts its generations by slices."""
+
+    load_date: date
+
+
+def encode_mark(mark: FileMark) -> str:
+    """The mark as a label holds it."""
+    kind, value = to_text(mark.value)
+    told = {"kind": kind, "value": value, "slice": mark.slice, "generation": mark.generation}
+    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat()})
+
+
+def decode_mark(text: str | None, *, directory: str) -> FileMark:
+    """What a label says. Raises `BrokenRecord` where it is none of ours."""
+    try:
+        match json.loads(text or ""):
+            case {
+                "version": 1,
+                "kind": str(kind),
+                "value": str(value),
+                "slice": int(number),
+                "generation": int(generation),
+                "load_date": str(day),
+            }:
+                loaded = date.fromisoformat(day)
+                return FileMark(value=from_text(kind, value), slice=number, generation=generation, load_date=loaded)
+            case _:
+                pass
+    except (ArithmeticError, ValueError):
+        pass
+    raise BrokenRecord(
+        f"The directory {directory} does not say how far its table is, in a form that this version knows. Restore its "
+        "label, or read it with the version that wrote it; nothing was changed."
+    )

@@ -1,0 +1,259 @@
+"""Tables are kept as Iceberg tables or as directories of files, and strategies cannot tell the difference."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehead.ids import RandomIds
+from lakehead.lake.filesink.hadoop import HadoopFiles
+from lakehead.lake.filesink.published import published
+from lakehead.telemetry.events import PhaseMarked, StagingCleaned, TableSkipped
+from tests.contract.source_scene import Database
+from tests.integration.increment_scene import broken_at
+from tests.integration.pipeline_scene import Scene
+from tests.pipeline import DAY, Ran
+
+pytest_plugins = (
+    "tests.contract.state_fixtures",
+    "tests.contract.source_fixtures",
+    "tests.integration.pipeline_fixtures",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+KINDS = ("iceberg", "files")
+NEXT_DAY = DAY + timedelta(days=1)
+
+
+@dataclass
+class Kept:
+    """A database in SQLite, and tables of it that are kept in one kind of sink."""
+
+    scene: Scene
+    kind: str
+
+    @property
+    def root(self) -> Path:
+        return self.scene.pipeline.folder / "files"
+
+    def run(self, *tables: dict[str, Any], **more: Any) -> Ran:
+        return self.scene.run(*tables, **more)
+
+    def rows(self, place: str, table: str, *columns: str) -> list[tuple[object, ...]]:
+        """What readers see, in order."""
+        if self.kind == "iceberg":
+            frame = self.scene.spark.read.table(f"lake.{place}.{table}")
+        else:
+            files = HadoopFiles(self.scene.spark, ids=RandomIds())
+            frame = self.scene.spark.read.parquet(*published(f"{self.root}/{place}/{table}", files=files))
+        return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+    def changed(self, **more: Any) -> "Kept":
+        """The same, with its pipeline changed."""
+        return replace(self, scene=replace(self.scene, pipeline=replace(self.scene.pipeline, **more)))
+
+
+@pytest.fixture
+def in_files(sqlite: Database, scene_of: Callable[[Database], Scene]) -> Kept:
+    made = Kept(scene_of(sqlite), "files")
+    return made.changed(sinks={"kept": {"type": "files", "root": str(made.root)}})
+
+
+@pytest.fixture(params=KINDS)
+def kept(
+    request: pytest.FixtureRequest, sqlite: Database, scene_of: Callable[[Database], Scene], in_files: Kept
+) -> Kept:
+    return in_files if request.param == "files" else Kept(scene_of(sqlite), "iceberg")
+
+
+def numbers(kept: Kept, *ids: int) -> str:
+    name = kept.scene.name()
+    kept.scene.sql(f"CREATE TABLE {name} (id integer primary key, at integer, v text)")
+    add(kept, name, *ids)
+    return name
+
+
+def add(kept: Kept, table: str, *ids: int, v: str = "x") -> None:
+    for number in ids:
+        kept.scene.sql(f"INSERT INTO {table} VALUES ({number}, {number}, '{v}')")
+
+
+def scd1(table: str, **more: Any) -> dict[str, Any]:
+    return {"table": table, "mode": "scd1", "incremental_column": "at", "primary_keys": ["id"], **more}
+
+
+def full(table: str, **more: Any) -> dict[str, Any]:
+    return {"table": table, "mode": "full", **more}
+
+
+def test_a_full_refresh_is_loaded_once_a_day_and_replaced_the_next(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+
+    first, again = kept.run(full(name)), kept.run(full(name))
+    kept.scene.sql(f"DELETE FROM {name} WHERE id = 1")
+    add(kept, name, 3)
+    next_day = kept.run(full(name), load_date=NEXT_DAY)
+
+    assert (first.errors, next_day.errors) == ({}, {})
+    assert [event.reason for event in again.of(TableSkipped)] == ["loaded for 2026-01-01"]
+    assert kept.rows("final", name, "id") == [(2,), (3,)]
+    assert kept.rows("raw", name, "_load_date", "id") == [(DAY, 1), (DAY, 2), (NEXT_DAY, 2), (NEXT_DAY, 3)]
+
+
+def test_a_reload_of_a_day_takes_the_place_of_what_was_there(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+    kept.run(full(name))
+    kept.scene.sql(f"DELETE FROM {name} WHERE id = 1")
+
+    ran = kept.run(full(name), reload=True)
+
+    assert ran.errors == {}
+    assert kept.rows("final", name, "id", "_generation") == [(2, 1)]
+
+
+def test_a_refresh_to_nothing_needs_leave(kept: Kept) -> None:
+    name = numbers(kept, 1)
+    kept.run(full(name))
+    kept.scene.sql(f"DELETE FROM {name}")
+
+    refused = kept.run(full(name), load_date=NEXT_DAY)
+    allowed = kept.run(full(name, allow_empty=True), load_date=NEXT_DAY)
+
+    assert "has no rows, and had some before" in refused.errors[name]
+    assert allowed.errors == {}
+    assert kept.rows("final", name, "id") == []
+
+
+def test_slices_reach_raw_and_their_newest_rows_the_mirror(kept: Kept) -> None:
+    name = numbers(kept, *range(1, 31))
+    slicing = {"target_rows": 10}
+
+    kept.run(scd1(name), scd1_slicing=slicing)
+    kept.scene.sql(f"UPDATE {name} SET at = 40, v = 'new' WHERE id = 5")
+    add(kept, name, 41)
+    ran, idle = kept.run(scd1(name), scd1_slicing=slicing), kept.run(scd1(name), scd1_slicing=slicing)
+
+    assert ran.errors == {}
+    assert idle.of(TableSkipped)
+    mirror = kept.rows("mirror", name, "id", "v")
+    assert mirror == [(number, "new" if number == 5 else "x") for number in (*range(1, 31), 41)]
+    raw = kept.rows("raw", name, "id", "_slice")
+    assert len({number for _, number in raw}) > 3, "the first run had several slices, and the second one"
+    assert [number for number, _ in raw].count(5) == 2
+
+
+def test_a_run_that_ends_before_the_mirror_is_finished_without_the_source(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+    kept.run(scd1(name), wiring=broken_at("commit_incremental"))
+
+    off = Kept(replace(kept.scene, pipeline=kept.scene.elsewhere()), kept.kind)
+    ran = off.run(scd1(name))
+
+    assert name in ran.errors, "the source is off"
+    assert kept.rows("mirror", name, "id") == [(1,), (2,)]
+
+
+def test_a_run_that_ends_after_some_slices_goes_on_with_the_next(kept: Kept) -> None:
+    name = numbers(kept, *range(1, 31))
+    slicing = {"target_rows": 10}
+    kept.run(scd1(name), wiring=broken_at("stage_incremental_slice", after=1), scd1_slicing=slicing)
+
+    ran = kept.run(scd1(name), scd1_slicing=slicing)
+
+    assert ran.errors == {}
+    raw = kept.rows("raw", name, "id")
+    assert raw == [(number,) for number in range(1, 31)], "no row was read twice"
+    assert kept.rows("mirror", name, "id") == raw
+
+
+def test_a_reload_makes_the_mirror_of_its_own_rows_alone(kept: Kept) -> None:
+    name = numbers(kept, 1, 2, 3)
+    kept.run(scd1(name))
+    kept.scene.sql(f"DELETE FROM {name} WHERE id = 2")
+
+    ran = kept.run(scd1(name), reload=True)
+
+    assert ran.errors == {}
+    assert kept.rows("mirror", name, "id", "_generation") == [(1, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("rule", ["fail", "exclude", "include"])
+def test_rows_without_a_key_are_counted_and_kept_as_is_said(kept: Kept, rule: str) -> None:
+    name = kept.scene.name()
+    kept.scene.sql(
+        f"CREATE TABLE {name} (id integer, at integer, v text)",
+        f"INSERT INTO {name} VALUES (1, 1, 'x'), (NULL, 2, 'y')",
+    )
+
+    ran = kept.run(scd1(name, null_keys=rule))
+
+    if rule == "fail":
+        assert "have no value in their key: 1 in 'id'" in ran.errors[name]
+        return
+    assert ran.errors == {}
+    assert [event.detail["null_keys"] for event in ran.of(PhaseMarked) if event.phase == "raw"] == [{"id": 1}]
+    assert [v for (v,) in kept.rows("mirror", name, "v")] == (["x"] if rule == "exclude" else ["x", "y"])
+
+
+def test_append_adds_what_is_new(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+    table = {"table": name, "mode": "append", "incremental_column": "at"}
+
+    kept.run(table)
+    add(kept, name, 3)
+    ran = kept.run(table)
+
+    assert ran.errors == {}
+    assert kept.rows("raw", name, "id", "_slice") == [(1, 1), (2, 1), (3, 2)]
+
+
+def test_the_readers_give_the_same_rows(kept: Kept) -> None:
+    name = numbers(kept, 1, 2, 3)
+
+    ran = kept.run(full(name), full(name, name=f"{name}_jdbc", reader="jdbc"))
+
+    assert ran.errors == {}
+    assert kept.rows("final", name, "id", "at", "v") == kept.rows("final", f"{name}_jdbc", "id", "at", "v")
+
+
+def test_staging_directories_go_when_they_have_had_their_time(in_files: Kept) -> None:
+    name = numbers(in_files, 1)
+    in_files.run(full(name))
+
+    ran = in_files.run(full(name), reload=True, staging={"enabled": True, "ttl_hours": 1})
+    off = in_files.run(full(name), reload=True, staging={"enabled": False})
+
+    assert [Path(event.root).name for event in ran.of(StagingCleaned)] == [name, name]
+    assert {event.error for event in ran.of(StagingCleaned)} == {None}
+    assert off.of(StagingCleaned) == []
+
+
+def test_what_files_cannot_do_is_refused_before_anything_is_started(in_files: Kept) -> None:
+    name = numbers(in_files, 1)
+
+    with pytest.raises(Exception, match="which has no finalize as a view, partition_by"):
+        in_files.run(full(name, finalize="view", partition_by=["id"]))
+
+
+def test_an_appended_table_cannot_be_loaded_anew_into_files(in_files: Kept) -> None:
+    name = numbers(in_files, 1)
+    table = {"table": name, "mode": "append", "incremental_column": "at"}
+    in_files.run(table)
+
+    ran = in_files.run(table, reload=True)
+
+    assert "cannot be loaded anew into a sink of files" in ran.errors[name]
+    assert in_files.rows("raw", name, "id") == [(1,)]
+
+
+def test_the_load_date_is_that_of_the_run(kept: Kept) -> None:
+    name = numbers(kept, 1)
+
+    kept.run(full(name), load_date=date(2020, 2, 29))
+
+    assert kept.rows("raw", name, "_load_date") == [(date(2020, 2, 29),)]
