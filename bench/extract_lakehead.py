@@ -3,13 +3,19 @@
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from bench.extract_checks import written
 from bench.extract_process import Ran, run
 from bench.extract_source import TABLE, WARM_UP, Shop, Sums
+from lakehead.telemetry.events import TableDone
+from tests.pipeline import Pipeline
 from tests.servers.postgres import PASSWORD, USER
 
 LOG = "events.jsonl"
@@ -70,17 +76,46 @@ class Lakehead:
                 }
             },
             "spark": {"lakehouse": str(self.folder / "lakehouse")},
-            "tables": [{"schema": "public", "table": table, "name": table, **self._mode()} for table in tables],
+            "tables": [{"schema": "public", "table": table, "name": table, **mode_of(self.kept)} for table in tables],
         }
-
-    def _mode(self) -> dict[str, Any]:
-        mode, _, finalize = self.kept.partition(" ")
-        if mode == "full":
-            return {"mode": "full", "finalize": finalize}
-        return {"mode": "scd1", "incremental_column": "updated_at", "primary_keys": ["id"]}
 
     def _found(self) -> Sums:
         return written(self.folder / "lakehouse" / "warehouse" / KEPT_IN[self.kept], TABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmLakehead:
+    """Lakehead within a session that is warm, for what is compared with plain Spark in the same session."""
+
+    shop: Shop
+    session: SparkSession
+    folder: Path
+    lakehouse: Path
+    """Where the session's embedded catalog is."""
+
+    days: Iterator[date]
+
+    def load(self, kept: str, table: str = TABLE) -> tuple[float, Sums]:
+        """One load of a table, or of what has changed in it: its seconds, and what is there then."""
+        source = {"dialect": "postgresql", "url": self.shop.plain_url, "user": USER, "password": {"env": SECRET}}
+        pipeline = Pipeline(self.folder, self.lakehouse, source, {SECRET: PASSWORD})
+        day = next(self.days)
+        # What is loaded whole is loaded to a new place each time: raw would keep all of them.
+        name = f"{table}_{day:%Y%m%d}" if kept.startswith("full") else f"{table}_{kept}"
+        settings = {"schema": "public", "table": table, "name": name, **mode_of(kept)}
+        ran = pipeline.run(self.session, [settings], load_date=day)
+        if ran.errors:
+            raise OSError(f"Lakehead did not load {table}: {ran.errors}")
+        [done] = ran.of(TableDone)
+        return done.seconds, written(self.lakehouse / "warehouse" / KEPT_IN[kept], name)
+
+
+def mode_of(kept: str) -> dict[str, Any]:
+    """A way to keep a table, as a configuration has it."""
+    mode, _, finalize = kept.partition(" ")
+    if mode == "full":
+        return {"mode": "full", "finalize": finalize}
+    return {"mode": "scd1", "incremental_column": "updated_at", "primary_keys": ["id"]}
 
 
 def _seconds(log: Path) -> float:
