@@ -17,12 +17,12 @@ from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig,
 from lakehead.buffer.consumer import CLAIMS, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
+from lakehead.buffer.inspection import look
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.partitions import Repartition
-from lakehead.buffer.status import status
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
@@ -169,7 +169,7 @@ def test_orphans_are_collected_and_what_is_queued_is_not(store: Store) -> None:
 def test_a_bad_batch_is_set_aside(store: Store) -> None:
     async def story() -> None:
         await fill(store, "a", "bad", "c")
-        [now] = await status(MANIFEST, means(store))
+        [now] = await look(MANIFEST, means(store))
         await store.put(now.waiting[1], b"LKB1 and then nothing that makes sense")
         async with collector(store, done_cleanup_threshold=1) as collecting:
             assert await drain(collecting) == ["a", "c"]

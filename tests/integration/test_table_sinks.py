@@ -233,13 +233,6 @@ def test_staging_directories_go_when_they_have_had_their_time(in_files: Kept) ->
     assert off.of(StagingCleaned) == []
 
 
-def test_what_files_cannot_do_is_refused_before_anything_is_started(in_files: Kept) -> None:
-    name = numbers(in_files, 1)
-
-    with pytest.raises(Exception, match="which has no finalize as a view, partition_by"):
-        in_files.run(full(name, finalize="view", partition_by=["id"]))
-
-
 def test_an_appended_table_cannot_be_loaded_anew_into_files(in_files: Kept) -> None:
     name = numbers(in_files, 1)
     table = {"table": name, "mode": "append", "incremental_column": "at"}

@@ -15,8 +15,7 @@ from lakehead.buffer.means import Means
 from lakehead.buffer.reader import Reader
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
-from lakehead.ids import Ids, Random, RandomIds, system_random
-from lakehead.storage.opening import open_store
+from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
 from lakehead.wire.batch import KeyValueEntry, Limits
 
@@ -53,10 +52,7 @@ class Collector:
         counts: Counts | None = None,
         limits: Limits | None = None,
     ) -> None:
-        where = config.object_store_config
-        ids, random = ids or RandomIds(), random or system_random()
-        store = store or open_store(where.url, where.settings, clock=clock, ids=ids, random=random)
-        self._means = Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
+        self._means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
         self._config = config
         self._limits = limits or Limits()
         self._readers: list[Reader] = []

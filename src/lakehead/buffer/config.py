@@ -7,9 +7,15 @@ from datetime import timedelta
 from enum import Enum
 
 from lakehead.buffer.consumer import Mode
+from lakehead.buffer.counts import Counts
+from lakehead.buffer.means import Means
+from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
+from lakehead.ids import Ids, Random, RandomIds, system_random
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.keys import InvalidKey, check_key
+from lakehead.storage.opening import open_store
+from lakehead.storage.port import Store
 from lakehead.wire.batch import MIB
 
 MOST_FLUSH_BYTES = 128 * MIB
@@ -34,6 +40,14 @@ class ObjectStoreConfig:
     """Such as `s3://bucket/prefix` or `file:///folder`; see `open_store`."""
 
     settings: StoreSettings = field(default_factory=StoreSettings)
+
+    def means(
+        self, clock: Clock, *, store: Store | None, ids: Ids | None, random: Random | None, counts: Counts | None
+    ) -> Means:
+        """What an ingestor or a collector works with: what it was given, and what is usual for the rest."""
+        ids, random = ids or RandomIds(), random or system_random()
+        store = store or open_store(self.url, self.settings, clock=clock, ids=ids, random=random)
+        return Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from lakehead.buffer.producer import Producer
 from lakehead.buffer.room import Room
 from lakehead.buffer.watcher import WriteWatcher
 from lakehead.clock import Clock
-from lakehead.ids import Ids, Random, RandomIds, system_random
-from lakehead.storage.opening import open_store
+from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
 from lakehead.wire.batch import MIB, KeyValueEntry, encode_json
 from lakehead.wire.compact import encode_compact
@@ -46,10 +45,7 @@ class Ingestor:
         random: Random | None = None,
         counts: Counts | None = None,
     ) -> None:
-        where = config.object_store_config
-        ids, random = ids or RandomIds(), random or system_random()
-        store = store or open_store(where.url, where.settings, clock=clock, ids=ids, random=random)
-        means = Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
+        means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
         self.counts = means.counts
         self._room = Room(config.max_unflushed_bytes, means.counts)
         self._lanes = [self._lane(config, means, number) for number in range(config.partitions)]

@@ -115,12 +115,20 @@ async def look(manifest_path: str, means: Means, *, search: bool = False) -> lis
 
 
 async def lags(manifest_path: str, means: Means) -> list[Lag]:
-    """How far behind each partition is. Raises `Unreadable` with all that cannot be read."""
+    """How far behind each partition is. Raises `Unreadable` with all that cannot be read.
+
+    Length, bytes and age are noted in the counts, for metrics that only a look at the store can tell.
+    """
     partitions = await look(manifest_path, means)
     if unreadable := [why for each in partitions for why in each.unreadable.values()]:
         raise Unreadable(" ".join(unreadable))
     stored = await stored_batches(partitions, means)
-    return [await _lag(each, stored, means) for each in partitions]
+    found = [await _lag(each, stored, means) for each in partitions]
+    for lag in found:
+        means.counts.queue_length[lag.manifest] = lag.waiting
+        means.counts.queue_bytes[lag.manifest] = lag.waiting_bytes
+        means.counts.oldest_seconds[lag.manifest] = lag.oldest_seconds or 0.0
+    return found
 
 
 async def stored_batches(partitions: Collection[Partition], means: Means) -> dict[str, Entry]:

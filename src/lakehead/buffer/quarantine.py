@@ -52,13 +52,6 @@ class Quarantine:
         await self._surely(lambda: self.means.store.create(f"{self.folder}/{name}.json", msgspec.json.encode(note)))
         self.means.counts.quarantined += 1
 
-    async def listed(self) -> list[SetAside]:
-        """All that is set aside. Raises `Unreadable` for a note that is none."""
-        store = self.means.store
-        keys = [entry.key async for page in store.list(self.folder) for entry in page if entry.key.endswith(".json")]
-        found = [(key, await store.get(key)) for key in keys]
-        return [_decoded(there.body, key) for key, there in found if there is not None]
-
     async def replay(self, location: str, producer: Producer) -> str:
         """Queue what was set aside once more, as an entry of its own; the entry's location. The copy stays."""
         note = f"{self.folder}/{quarantine_name(location)}.json"

@@ -69,7 +69,6 @@ def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) ->
     specs = {each.place: _spec(schema, each.partitions, each.place.name) for each in wanted}
     missing = [each for each in wanted if not _is_there(catalog, each.place, schema)]
     for each in missing:
-        _ensure_namespace(catalog, each.place.name.rpartition(".")[0])
         create_table(
             catalog,
             each.place.name,
@@ -79,15 +78,6 @@ def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) ->
             properties=each.properties,
         )
         _is_there(catalog, each.place, schema)  # if another run was faster, its table has to fit too
-
-
-def _ensure_namespace(catalog: Catalog, name: str) -> None:
-    """Make the namespace, though other tables of the run make it at this moment: catalogs tell that in many words."""
-    try:
-        catalog.create_namespace_if_not_exists(name)
-    except Exception:
-        if not catalog.namespace_exists(name):
-            raise
 
 
 def _is_there(catalog: Catalog, place: Place, schema: Schema) -> bool:

@@ -88,12 +88,14 @@ class Surroundings(Shared):
 
         A landing that has to be done all over when another one is faster, as a merge, takes turns with the others.
         """
-        progress = self._progress
+        progress, told = self._progress, False
         while not progress.take(table.uuid, [unit]):
             [shard] = self.state.shards.read(table.uuid, [unit.id], generation=unit.generation)
             if shard.state is ShardState.COMPLETED:
                 return None
-            self.waiting(f"waiting for another run that has been at {table.name} until a moment ago")
+            if not told:
+                self.waiting(f"another run is at {table.name}, or was until it died: a minute at most, then")
+            told = True
             _wait(self._pause())
             self.settle(table)  # it may have published and died
         lander: Lander[Any] = Lander(

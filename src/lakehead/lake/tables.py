@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
@@ -36,7 +36,15 @@ def create_table(
     properties: Mapping[str, str] | None = None,
 ) -> None:
     """Make the table `namespace.table`, and its namespace, unless it is there: then it stays as it is."""
-    with suppress(NamespaceAlreadyExistsError):
-        catalog.create_namespace(name.rpartition(".")[0])
+    ensure_namespace(catalog, name.rpartition(".")[0])
     with suppress(TableAlreadyExistsError):
         catalog.create_table(name, schema, location, partition, order, {**DEFAULTS, **(properties or {})})
+
+
+def ensure_namespace(catalog: Catalog, name: str) -> None:
+    """Make the namespace, though others make it at this very moment: catalogs say that in many ways."""
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except Exception:
+        if not catalog.namespace_exists(name):
+            raise

@@ -31,9 +31,9 @@ from lakehead.telemetry.events import (
     StagingCleaned,
     TableDone,
     TableFailed,
-    TableProgress,
     TableSkipped,
     TableStart,
+    TableWaits,
 )
 
 STRATEGY_REGISTRY = StrategyRegistry()
@@ -137,7 +137,7 @@ class Ingestion:
             clock=self.clock,
             ids=self.ids,
             random=self.random,
-            waiting=lambda step: emit(TableProgress(step=step)),
+            waiting=lambda reason: emit(TableWaits(reason=reason)),
         )
         sink = self.wiring.sink_of(table, settings, shared)
         try:

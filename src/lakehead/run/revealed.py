@@ -1,23 +1,18 @@
 """A configuration with its secrets: settings of everything that it names. Nothing is opened or started by it."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lakehead.errors import Misconfigured
 from lakehead.run.config.config import Config
 from lakehead.run.config.connections import FileSink
 from lakehead.run.config.connections import Source as SourceConfig
 from lakehead.run.config.parts import Secret
-from lakehead.run.config.runtime import Runtime
-from lakehead.run.config.tables import Table
 from lakehead.run.environment import catalog_properties, spark_settings, state_password
 from lakehead.source.settings import SourceSettings
 from lakehead.spark.coordinates import driver
 from lakehead.spark.settings import Properties, SparkSettings, embedded_catalog
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _DRIVEN_BY = {"postgresql": "jdbc:postgresql:", "mysql": "jdbc:mariadb:", "sqlite": "jdbc:sqlite:"}
 """By which JDBC URLs tables are read on demand; MariaDB's driver speaks to MySQL too."""
 
@@ -34,10 +29,6 @@ class Revealed:
         anything is started; make the folder of an embedded catalog."""
         for source in self.config.sources.values():
             self.source_settings(source)
-        for table in self.config.tables:
-            _check_name(table)
-            if isinstance(self.config.sink_of(table), FileSink):
-                _check_for_files(table, self.config.runtime)
         _ = self.spark_settings, self.state_password
         if any(not isinstance(sink, FileSink) and not sink.properties for sink in self.config.sinks.values()):
             self.config.spark.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
@@ -74,12 +65,7 @@ class Revealed:
         """How a source is reached."""
         password = source.password.reveal(self.environment) if source.password else None
         settings = SourceSettings.parse(source.url, user=source.user, password=password)
-        given = self._revealed(source.properties)
-        if given and settings.kind != "postgresql":
-            raise Misconfigured(
-                f"The source {settings} has properties, and only PostgreSQL's are known. Take them out."
-            )
-        return replace(settings, options=(*settings.options, *given.items()))
+        return replace(settings, options=(*settings.options, *self._revealed(source.properties).items()))
 
     @cached_property
     def state_password(self) -> str | None:
@@ -99,28 +85,3 @@ class Revealed:
             key: value.reveal(self.environment) if isinstance(value, Secret) else value
             for key, value in properties.items()
         }
-
-
-def _check_name(table: Table) -> None:
-    """Raise `Misconfigured` where a table's own name in the source is no name of a table in the lakehouse."""
-    if not _NAME.fullmatch(table.full_name):
-        raise Misconfigured(
-            f"The table {table.full_name!r} cannot be called so in the lakehouse. Give it another by its key name: "
-            "words of letters, digits, _ and -, with dots between them."
-        )
-
-
-def _check_for_files(table: Table, runtime: Runtime) -> None:
-    """Raise `Misconfigured` for what a sink of files cannot do for a table."""
-    faults = {
-        "finalize as a view": table.mode == "full" and table.finalize == "view",
-        "partition_by": bool(table.partition_by),
-        "merge_filters": bool(table.merge_filters),
-        "a root that is a location of its own": "://"
-        in f"{runtime.raw_root}{runtime.final_root}{runtime.intermediate}",
-    }
-    if asked := [fault for fault, is_so in faults.items() if is_so]:
-        raise Misconfigured(
-            f"The table {table.full_name} goes to a sink of files, which has no {', '.join(asked)}. Take that out, or "
-            "name a sink of the type iceberg."
-        )

@@ -59,6 +59,12 @@ def run_tables(
                 lag_seconds=lag_seconds,
                 reload=reload,
             ).run(tables)
+    if emitter.failures:
+        typer.echo(
+            f"lakehead: {emitter.failures} events of this run did not reach everybody who listens; the first because "
+            f"of {emitter.first_failure!r}. What was loaded is not touched by it.",
+            err=True,
+        )
     lines_are_json = logging.as_json if logging.as_json is not None else not terminal
     typer.echo(summary.render(colour=terminal), nl=False, err=lines_are_json)
     return summary.exit_code

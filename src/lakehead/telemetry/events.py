@@ -101,6 +101,14 @@ class TableProgress(Happened):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableWaits(Happened):
+    """A table is held up by somebody else: told once for each wait."""
+
+    kind: ClassVar[str] = "table_waits"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlanned(Happened):
     """The windows that a table is read in are fixed and stored."""
 

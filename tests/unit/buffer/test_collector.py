@@ -11,6 +11,7 @@ from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import CollectorConfig
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.errors import Fenced, OutOfTurn, Refused
+from lakehead.buffer.inspection import notes
 from lakehead.buffer.layout import entry_for, quarantine_folder
 from lakehead.buffer.means import Means
 from lakehead.buffer.producer import Producer
@@ -739,7 +740,7 @@ def test_a_bad_batch_is_set_aside_with_its_reason_and_the_queue_moves_on(mode: M
             assert collector.counts.quarantined == 1
         assert (await scene.producer()).pending == ()
         means = Means(store=scene.store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
-        [note] = await Quarantine(MANIFEST, means).listed()
+        [note] = (await notes(MANIFEST, means)).read.values()
         assert note.location == bad
         assert note.reason.endswith(".")
         kept = [await scene.store.inner.get(key) for key in note.keys]
@@ -757,7 +758,7 @@ def test_what_was_set_aside_can_be_replayed_once_it_can_be_read() -> None:
         assert await scene.batch_keys() == []
         means = Means(store=scene.store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
         quarantine = Quarantine(MANIFEST, means)
-        [note] = await quarantine.listed()
+        [note] = (await notes(MANIFEST, means)).read.values()
         producer = Producer(scene.collector()._readers[0].consumer.files.producer, means, data_path_prefix="ingest")
         for _ in range(2):
             await quarantine.replay(note.location, producer)

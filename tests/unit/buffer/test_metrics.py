@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.counts import Counts
+from lakehead.buffer.inspection import lags
 from lakehead.buffer.means import Means
 from lakehead.buffer.metrics import BY_MANIFEST, BY_ROLE, COUNTERS, DURATION, GAUGES, export
-from lakehead.buffer.status import status
 from lakehead.errors import Unavailable
 from lakehead.wire.batch import encode_json
 from tests.unit.buffer.scene import PAIR, Scene, batches, entries, play
@@ -65,37 +65,32 @@ def test_the_metrics_move_as_things_happen() -> None:
     play(story)
 
 
-def test_the_status_is_what_the_manifests_say() -> None:
+def test_the_lag_is_what_the_manifests_say_and_is_counted() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "b", "c")
         async with scene.collector(mode=Mode.COMPETING, read_ahead=1) as collector:
             first = await collector.next_batch()
             assert first is not None
             await collector.ack(first)
-            second = await collector.next_batch()
-            assert second is not None
+            assert await collector.next_batch() is not None
             await scene.later(5)
-            with_status = means(scene)
-            [now] = await status(PAIR.producer, with_status)
-            assert now.waiting == (await scene.producer()).pending[1:]
-            assert now.done == (first.location,)
-            [claim] = now.claims
-            assert (claim.location, claim.owner) == (second.location, second.collector)
-            assert 4.9 < claim.age_seconds < 5.1
+            looking = means(scene)
+            [now] = await lags(PAIR.producer, looking)
+            assert (now.pending, now.waiting, now.claimed, now.done) == (3, 2, 1, 1)
             assert now.oldest_seconds is not None
             assert 5 < now.oldest_seconds < 6
-            assert now.batch_bytes == 2 * len(encode_json(entries("b")))
-            assert with_status.counts.queue_length == {PAIR.producer: 2}
+            assert now.waiting_bytes == 2 * len(encode_json(entries("b")))
+            assert looking.counts.queue_length == {PAIR.producer: 2}
+            assert looking.counts.queue_bytes == {PAIR.producer: now.waiting_bytes}
+            assert looking.counts.oldest_seconds == {PAIR.producer: now.oldest_seconds}
 
     play(story)
 
 
-def test_an_empty_queue_and_a_queue_of_foreign_locations_have_a_status_too() -> None:
+def test_a_queue_of_foreign_locations_has_a_lag_too() -> None:
     async def story(scene: Scene) -> None:
-        [now] = await status(PAIR.producer, means(scene))
-        assert (now.waiting, now.oldest_seconds, now.batch_bytes) == ((), None, 0)
         await scene.store.inner.put(PAIR.producer, b'{"pending": ["../bad", "not/there"]}')
-        [now] = await status(PAIR.producer, means(scene))
-        assert (now.waiting, now.oldest_seconds, now.batch_bytes) == (("../bad", "not/there"), None, 0)
+        [now] = await lags(PAIR.producer, means(scene))
+        assert (now.waiting, now.oldest_seconds, now.waiting_bytes) == (2, None, 0)
 
     play(story)

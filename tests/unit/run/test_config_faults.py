@@ -11,6 +11,7 @@ from tests.unit.run.config_files import changed, written
 
 REST = {"type": "rest", "uri": "http://host"}
 
+FILES = {"files": {"type": "files", "root": "/lake"}}
 FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
     # keys
     ({("runtme",): {}}, "runtme", "is not known here. Did you mean runtime?"),
@@ -140,6 +141,24 @@ FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
     # names and references
     ({("tables", 1, "table"): "Cities"}, "tables[1]", "is called public.Cities, as tables[0] is."),
     ({("tables", 1, "name"): "public.cities"}, "tables[1]", "is called public.cities, as tables[0] is."),
+    ({("tables", 1, "table"): "x; drop table y"}, "tables[1]", "Give it another by its key name"),
+    ({("sinks",): FILES, ("tables", 0, "finalize"): "view"}, "tables[0].finalize", "a sink of files has no views"),
+    (
+        {("sinks",): FILES, ("tables", 1, "partition_by"): ["id"]},
+        "tables[1].partition_by",
+        "not known to a sink of files",
+    ),
+    ({("sinks",): FILES, ("tables", 1, "merge_filters"): ["id > 1"]}, "tables[1].merge_filters", "a sink of files"),
+    ({("sinks",): FILES, ("runtime", "raw_root"): "s3://b/raw"}, "runtime.raw_root", "must be a folder's name"),
+    (
+        {
+            ("sources", "shop", "dialect"): "mysql",
+            ("sources", "shop", "url"): "mysql://h/shop",
+            ("sources", "shop", "properties"): {"a": "b"},
+        },
+        "sources.shop.properties",
+        "only those of the dialect postgresql are known",
+    ),
     ({("tables", 1, "source"): "shp"}, "tables[1].source", "names none of sources. There are shop."),
     ({("tables", 1, "sink"): "files"}, "tables[1].sink", "names none of sinks. There are lake."),
     (

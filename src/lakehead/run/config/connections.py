@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from lakehead.run.config.parts import Part, SecretReference, Setting, Switch, Text, wrong
+from lakehead.run.config.parts import LATER, Part, Secret, SecretReference, Setting, Switch, Text, wrong
 
 Dialect = Literal["postgresql", "mysql", "sqlite", "jdbc"]
 FORMS: Mapping[str, str] = {
@@ -35,11 +35,21 @@ class Source(Part):
     password: SecretReference | None = Field(None, description="Where the user's password stands. Default: none.")
     driver: Text | None = Field(
         None,
-        description="The class of the JDBC driver, with dialect jdbc. Default: the one that Java finds by the URL.",
+        description="The class of the JDBC driver, with dialect jdbc. Default: the one that Java finds by the URL. "
+        f"{LATER}",
     )
     properties: Mapping[str, Setting] = Field(
-        {}, repr=False, description="Further settings of the connection, in the driver's words. Default: none."
+        {},
+        repr=False,
+        description="Further settings of a postgresql connection, in the driver's words. Default: none.",
     )
+
+    @field_validator("properties")
+    @classmethod
+    def _properties(cls, given: Mapping[str, str | Secret], info: ValidationInfo) -> Mapping[str, str | Secret]:
+        if given and info.data.get("dialect") not in (None, "postgresql"):
+            raise wrong("must be empty: only those of the dialect postgresql are known.")
+        return given
 
     @field_validator("url")
     @classmethod

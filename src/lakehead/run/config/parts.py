@@ -26,6 +26,10 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Switch = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 
+LATER = "Known and checked; not acted on yet."
+NAME = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+"""What a table may be called in the lakehouse."""
+
 REFERENCE = '{"env": "NAME"} or {"file": "path"}'
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lakehead.run.config.faults import Fault, path_of
-from lakehead.run.config.parts import REFERENCE
+from lakehead.run.config.parts import NAME, REFERENCE
 
 Raw = Mapping[str, Any]
 
 ROOTS = ("raw_root", "final_root", "intermediate")
 CATALOGS = ("jdbc", "rest", "hive", "glue")
 
+_NAME = re.compile(NAME)
 _SECRETIVE = re.compile(r"(?i)secret|passw|pwd|token|credential|private.?key|account.?key")
 _INNOCENT = re.compile(r"(?i)(enabled|provider|impl|class|type|path|location|ur[il]|ms)$")
 
@@ -26,6 +27,7 @@ def broken_rules(raw: Raw) -> Iterator[Fault]:
     yield from _names(raw)
     yield from _references(raw)
     yield from _roots(raw)
+    yield from _files(raw)
     yield from _catalogs(raw)
     yield from _open_secrets(raw)
     if "metadata" in raw and "metadata" in _child(raw, "runtime"):
@@ -39,6 +41,12 @@ def _names(raw: Raw) -> Iterator[Fault]:
         name = table.get("name") or ".".join(word for word in words if isinstance(word, str))
         if not isinstance(name, str) or not name:
             continue
+        if table.get("name") is None and not _NAME.fullmatch(name):
+            yield Fault(
+                path_of(("tables", index)),
+                f"cannot be called {name!r} in the lakehouse. Give it another by its key name: words of letters, "
+                "digits, _ and -, with dots between them.",
+            )
         # Catalogs and file systems differ in whether case matters.
         first = seen.setdefault(name.lower(), index)
         if first != index:
@@ -79,6 +87,26 @@ def _roots(raw: Raw) -> Iterator[Fault]:
         for other, same in given[:position]:
             if place == same:
                 yield Fault(f"runtime.{root}", f"is the same as {other}. Tables of one name would be one table.")
+
+
+def _files(raw: Raw) -> Iterator[Fault]:
+    """What a sink of files has not."""
+    sinks, runtime = _child(raw, "sinks"), _child(raw, "runtime")
+    of_files = {name for name in sinks if _child(sinks, name).get("type") == "files"}
+    only = next(iter(sinks), None)
+    instead = "Take it out, or name a sink of the type iceberg."
+    tables = [(index, table) for index, table in _tables(raw) if table.get("sink", only) in of_files]
+    for index, table in tables:
+        if table.get("mode") == "full" and table.get("finalize") == "view":
+            yield Fault(
+                path_of(("tables", index, "finalize")), f"must be table: a sink of files has no views. {instead}"
+            )
+        for key in ("partition_by", "merge_filters"):
+            if table.get(key):
+                yield Fault(path_of(("tables", index, key)), f"is not known to a sink of files. {instead}")
+    for root in ROOTS if tables else ():
+        if "://" in str(runtime.get(root, "")):
+            yield Fault(f"runtime.{root}", "must be a folder's name: a sink of files puts it below its own root.")
 
 
 def _catalogs(raw: Raw) -> Iterator[Fault]:

@@ -7,10 +7,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy, SlicingPolicy
 from lakehead.run.config.connections import OUTSIDE, holds_a_password
-from lakehead.run.config.parts import Part, SecretReference, Setting, Switch, Text, Whole, wrong
+from lakehead.run.config.parts import LATER, Part, SecretReference, Setting, Switch, Text, Whole, wrong
 from lakehead.run.observe.outputs import SINKS, local_path
 
-LATER = "Known and checked; not acted on yet."
 STATES = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
 STORES = "file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
 

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, fie
 
 from lakehead.extract.planning.axis import Kind
 from lakehead.run.config.partitions import PartitionBy
-from lakehead.run.config.parts import Part, Switch, Text, Whole, wrong
-from lakehead.run.config.runtime import LATER, Count
+from lakehead.run.config.parts import LATER, NAME, Part, Switch, Text, Whole, wrong
+from lakehead.run.config.runtime import Count
 from lakehead.run.config.watermarks import read_watermark
 from lakehead.state.model import Value
 
@@ -49,7 +49,7 @@ class Table(Part):
         None, alias="schema", description="The table's schema in the source. Default: none, the connection's own."
     )
     table: Text = Field(description="The table's name in the source.")
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
+    name: Annotated[str, Field(pattern=NAME)] | None = Field(
         None,
         description="What the table is called in commands, events and the sink: words of letters, digits, _ and -, "
         "with dots between them. Default: schema.table.",

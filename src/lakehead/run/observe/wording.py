@@ -18,6 +18,7 @@ from lakehead.telemetry.events import (
     TableProgress,
     TableSkipped,
     TableStart,
+    TableWaits,
 )
 
 
@@ -95,6 +96,8 @@ def said(event: Happened, standing: Standing | None = None) -> str:
             slices = counted(event.slices, "slice") if event.slices is not None and event.slices > 1 else ""
             watermark = f"up to {one_line(event.watermark)}" if event.watermark is not None else ""
             return _with("done", event.rows, slices, f"in {duration(event.seconds)}", watermark)
+        case TableWaits():
+            return f"waits: {one_line(event.reason)}"
         case TableSkipped():
             return f"skipped: {one_line(event.reason)}"
         case TableFailed():
