@@ -16,6 +16,7 @@ from lakehead.storage.connect import StoreSettings
 from lakehead.storage.keys import InvalidKey, check_key
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Store
+from lakehead.storage.proven import Proven
 from lakehead.wire.batch import MIB
 
 MOST_FLUSH_BYTES = 128 * MIB
@@ -42,11 +43,20 @@ class ObjectStoreConfig:
     settings: StoreSettings = field(default_factory=StoreSettings)
 
     def means(
-        self, clock: Clock, *, store: Store | None, ids: Ids | None, random: Random | None, counts: Counts | None
+        self,
+        clock: Clock,
+        *,
+        store: Store | None = None,
+        ids: Ids | None = None,
+        random: Random | None = None,
+        counts: Counts | None = None,
     ) -> Means:
-        """What an ingestor or a collector works with: what it was given, and what is usual for the rest."""
+        """What the buffer works with: what it was given, and what is usual for the rest.
+
+        A store that we open ourselves is probed before the first write.
+        """
         ids, random = ids or RandomIds(), random or system_random()
-        store = store or open_store(self.url, self.settings, clock=clock, ids=ids, random=random)
+        store = store or Proven(open_store(self.url, self.settings, clock=clock, ids=ids, random=random), ids)
         return Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
+from lakehead.buffer.config import ObjectStoreConfig
 from lakehead.buffer.inspection import Notes, Partition, lags, look, notes
 from lakehead.buffer.layout import object_key
 from lakehead.buffer.manifests import PairFiles
@@ -19,7 +20,6 @@ from lakehead.buffer.quarantine import Quarantine
 from lakehead.buffer.verification import verify as verify_queue
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured
-from lakehead.ids import RandomIds, system_random
 from lakehead.run.environment import store_settings
 from lakehead.run.queue_tables import (
     duration,
@@ -32,7 +32,6 @@ from lakehead.run.queue_tables import (
     stored,
 )
 from lakehead.run.tables import DryRun, age
-from lakehead.storage.opening import open_store
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.queue_manifests import ProducerManifest
 
@@ -273,9 +272,8 @@ def _readable(partition: Partition) -> ProducerManifest:
 
 
 def _means(url: str) -> Means:
-    return Means(
-        store=open_store(url, store_settings(url)), clock=SystemClock(), ids=RandomIds(), random=system_random()
-    )
+    where = ObjectStoreConfig(url=url, settings=store_settings(url))
+    return where.means(SystemClock())
 
 
 def _fail(sentences: Sequence[str]) -> None:
