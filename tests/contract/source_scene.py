@@ -59,3 +59,16 @@ def all_rows(database: Database, query: Query, number: int = 1) -> pa.Table:
     """Everything of a query, read in parts."""
     with database.source.snapshot() as snapshot:
         return pa.concat_tables([rows_of(part) for part in database.source.parts(query, number, snapshot)])
+
+
+def skewed(database: Database, count: int = 20_000) -> str:
+    """A table with 99 % of its keys in one small range, and one moment for half of the rows."""
+    name = database.name()
+    wide = "CASE WHEN n % 100 = 0 THEN n * 10000000 ELSE n END"
+    stamp = "CASE WHEN n % 2 = 0 THEN 7 ELSE n END"
+    database.numbers(name, count, k=wide, v=stamp)
+    if database.kind == "sqlite":
+        database.run(f"CREATE UNIQUE INDEX u{name} ON {name} (k)")
+    else:
+        database.run(f"ALTER TABLE {name} ADD PRIMARY KEY (k)")
+    return name

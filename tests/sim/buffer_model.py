@@ -146,7 +146,7 @@ class WatchedStore(MemoryStore):
             raise Violation(f"{again} are claimed after they were done")
         done = [location for location in now["done"] if location not in before["done"]]
         self._check_done(before, now, done)
-        for location in set(before["done"]) - set(now["done"]):
+        for location in sorted(set(before["done"]) - set(now["done"])):
             if location in self._producer["pending"]:
                 raise Violation(f"{self.name(location)} is done no more and still pending")
             if location in self._objects and location not in self.history.deleted:

@@ -13,9 +13,8 @@ from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.wire.batch import KeyValueEntry
-from tests.sim.buffer_model import WatchedStore
-from tests.sim.buffer_scenarios import ALL, THRESHOLD, TIMEOUT, Scene, Trouble, Variant, drain
-from tests.sim.world import Scenario, Violation, World
+from tests.sim.buffer_scenarios import ALL, SOUND_QUEUE, THRESHOLD, TIMEOUT, Scene, buffer
+from tests.sim.world import Scenario, Violation
 
 WHERE = ObjectStoreConfig(url="memory://")
 CALLS = 3
@@ -24,17 +23,11 @@ CALLS = 3
 class Pipeline(Scene):
     """A scene whose producers are ingestors, and whose collectors are collectors."""
 
-    def start_producer(self) -> None:
-        self.names += 1
-        process = self.world.process(f"ingestor{self.names}")
-        process.spawn(ingest(process.name, self))
-        self.producers.append(process)
+    async def produce(self, name: str) -> None:
+        await ingest(name, self)
 
-    def start_collector(self) -> None:
-        self.names += 1
-        process = self.world.process(f"collector{self.names}")
-        process.spawn(collect(self))
-        self.collectors.append(process)
+    async def collect(self) -> None:
+        await collect(self)
 
 
 async def ingest(name: str, scene: Scene) -> None:
@@ -144,28 +137,7 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
             await world.clock.sleep(world.random.uniform(0, idle))
 
 
-def pipeline(mode: Mode, *troubles: Trouble) -> Scenario:
-    """Some ingestors and collectors on one queue, with troubles at random moments; then everything comes to rest."""
-
-    async def scenario(world: World) -> None:
-        scene = Pipeline(world, Variant(), mode, WatchedStore(world, ordered=mode is Mode.ORDERED, most_done=100))
-        for _ in range(world.random.randint(1, 3)):
-            scene.start_producer()
-        for _ in range(world.random.randint(1, 2)):
-            scene.start_collector()
-        for _ in range(world.random.randrange(5)):
-            await world.clock.sleep(world.random.expovariate(4))
-            await world.random.choice(troubles)(scene)
-        await world.until(*scene.producers)
-        await world.clock.sleep(world.random.choice([1, 1, 40]))
-        scene.ending = True
-        await world.until(*scene.collectors)
-        await drain(scene)
-
-    return scenario
-
-
 PIPELINES: dict[str, Scenario] = {
-    "buffer_pipeline_ordered": pipeline(Mode.ORDERED, *ALL),
-    "buffer_pipeline_competing": pipeline(Mode.COMPETING, *ALL),
+    "buffer_pipeline_ordered": buffer(SOUND_QUEUE, Mode.ORDERED, *ALL, kind=Pipeline),
+    "buffer_pipeline_competing": buffer(SOUND_QUEUE, Mode.COMPETING, *ALL, kind=Pipeline),
 }

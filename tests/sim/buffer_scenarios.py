@@ -89,16 +89,24 @@ class Scene:
             await kind(files=self.files(means), means=means, backoff=QUICK).run()
 
     def start_producer(self) -> None:
-        self.names += 1
-        process = self.world.process(f"producer{self.names}")
-        process.spawn(produce(process.name, self))
+        process = self._process("producer")
+        process.spawn(self.produce(process.name))
         self.producers.append(process)
 
     def start_collector(self) -> None:
-        self.names += 1
-        process = self.world.process(f"collector{self.names}")
-        process.spawn(collect(self))
+        process = self._process("collector")
+        process.spawn(self.collect())
         self.collectors.append(process)
+
+    async def produce(self, name: str) -> None:
+        await produce(name, self)
+
+    async def collect(self) -> None:
+        await collect(self)
+
+    def _process(self, kind: str) -> Process:
+        self.names += 1
+        return self.world.process(f"{kind}{self.names}")
 
 
 # --- what processes do
@@ -301,12 +309,14 @@ async def newcomer(scene: Scene) -> None:
 ALL: tuple[Trouble, ...] = (crash, pause, pause, collect_orphans, newcomer)
 
 
-def buffer(variant: Variant, mode: Mode, *troubles: Trouble, faults: Faults = ROUGH) -> Scenario:
+def buffer(
+    variant: Variant, mode: Mode, *troubles: Trouble, faults: Faults = ROUGH, kind: type[Scene] = Scene
+) -> Scenario:
     """Some producers and collectors on one queue, with troubles at random moments; then everything comes to rest."""
 
     async def scenario(world: World) -> None:
         shared = WatchedStore(world, ordered=mode is Mode.ORDERED, most_done=100)
-        scene = Scene(world, variant, mode, shared, faults)
+        scene = kind(world, variant, mode, shared, faults)
         for _ in range(world.random.randint(1, 3)):
             scene.start_producer()
         for _ in range(world.random.randint(1, 2)):

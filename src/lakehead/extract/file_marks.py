@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import date
 
+from lakehead.errors import Misconfigured
 from lakehead.lake.filesink.records import BrokenRecord
 from lakehead.state.model import Value
 from lakehead.state.values import from_text, to_text
@@ -42,11 +43,12 @@ def decode_mark(text: str | None, *, directory: str) -> FileMark:
                 "generation": int(generation),
                 "load_date": str(day),
             }:
-                loaded = date.fromisoformat(day)
-                return FileMark(value=from_text(kind, value), slice=number, generation=generation, load_date=loaded)
+                reached, loaded = from_text(kind, value), date.fromisoformat(day)
+                if to_text(reached) == (kind, value):
+                    return FileMark(value=reached, slice=number, generation=generation, load_date=loaded)
             case _:
                 pass
-    except (ArithmeticError, ValueError):
+    except (ArithmeticError, ValueError, RecursionError, Misconfigured):
         pass
     raise BrokenRecord(
         f"The directory {directory} does not say how far its table is, in a form that this version knows. Restore its "

@@ -6,21 +6,30 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from lakehead.buffer.collector import Collector
+import pytest
+
+from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import CollectorConfig, IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.consumer import Mode
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.layout import Pair
-from lakehead.errors import OutcomeUnknown
+from lakehead.buffer.means import Means
+from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced, Stale, Version
 from lakehead.wire.batch import KeyValueEntry, Limits
 from lakehead.wire.queue_manifests import ConsumerManifest, ProducerManifest
 from tests.sim.world import SimulatedClock, World
 
-PAIR = Pair.of("ingest/manifest.json")
+MANIFEST = "ingest/manifest.json"
+PAIR = Pair.of(MANIFEST)
 WHERE = ObjectStoreConfig(url="memory://")
 Call = tuple[str, str]
 """What is asked of a store, and for which key."""
+
+LOST = OutcomeUnknown("no answer")
+DOWN = Unavailable("the store is down")
+in_both_modes = pytest.mark.parametrize("mode", list(Mode))
 
 
 def anything(_: Call) -> bool:
@@ -103,9 +112,6 @@ class GateStore:
             yield page
 
 
-LOST = OutcomeUnknown("no answer")
-
-
 @dataclass
 class Scene:
     world: World
@@ -115,6 +121,9 @@ class Scene:
     @property
     def clock(self) -> SimulatedClock:
         return self.world.clock
+
+    def means(self) -> Means:
+        return Means(store=self.store, clock=self.clock, ids=self.world.ids, random=self.world.random)
 
     async def later(self, seconds: float) -> None:
         await self.world.clock.sleep(seconds)
@@ -164,13 +173,18 @@ class Scene:
         """Everything that a collector hands out, acknowledged; the values."""
         found = []
         while (batch := await collector.next_batch()) is not None:
-            found += [entry.value.decode() for entry in batch.entries]
+            found += values(batch)
             await collector.ack(batch)
         return found
 
 
 def entries(*values: str) -> list[KeyValueEntry]:
     return [KeyValueEntry(b"key", value.encode()) for value in values]
+
+
+def values(batch: CollectedBatch | None) -> list[str]:
+    assert batch is not None
+    return [entry.value.decode() for entry in batch.entries]
 
 
 def play(story: Callable[[Scene], Coroutine[Any, Any, None]], *, seeds: int = 3) -> None:

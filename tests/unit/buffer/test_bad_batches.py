@@ -1,0 +1,113 @@
+"""Batches that cannot be read or are gone: they are set aside with their reason, and the queue moves on."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from lakehead.buffer.consumer import Mode
+from lakehead.buffer.errors import Fenced
+from lakehead.buffer.inspection import notes
+from lakehead.buffer.layout import quarantine_folder
+from lakehead.buffer.producer import Producer
+from lakehead.buffer.quarantine import Quarantine
+from lakehead.wire.batch import Limits, encode_json
+from tests.unit.buffer.scene import MANIFEST, PAIR, Scene, entries, in_both_modes, play, values
+
+
+@in_both_modes
+def test_a_batch_that_a_successor_has_finished_is_not_taken_for_a_bad_one(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b")
+        old = scene.collector(mode=mode, read_ahead_bytes=1)
+        assert values(await old.next_batch()) == ["a"]
+        scene.store.hold(lambda call: call[0] == "get" and call[1].endswith(".batch"))
+        waiting = asyncio.create_task(old.next_batch())
+        await scene.later(1)
+        assert old._beating is not None
+        old._beating.cancel()
+        await scene.later(31)
+        scene.store.release()
+        first_get = [call for call in scene.store.calls if call[0] == "get" and call[1].endswith(".batch")][-1]
+        await scene.store.inner.delete(first_get[1])
+        manifest = await scene.consumer()
+        gone = replace(manifest, epoch=manifest.epoch + 1, owner="another", claimed={}, owners={})
+        await scene.store.inner.put(PAIR.consumer, gone.encode())
+        with pytest.raises(Fenced):
+            await waiting
+        assert await scene.keys(quarantine_folder(MANIFEST)) == []
+        await old.close()
+
+    play(story)
+
+
+@in_both_modes
+@pytest.mark.parametrize("damage", ["garbage", "gone", "too large", "illegal"])
+def test_a_bad_batch_is_set_aside_with_its_reason_and_the_queue_moves_on(mode: Mode, damage: str) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "bad", "c")
+        manifest = await scene.producer()
+        bad = manifest.pending[1]
+        limits = Limits(stored_bytes=300)
+        body = {"garbage": b"LKB1 garbage", "too large": encode_json(entries("x" * 300))}.get(damage)
+        if damage == "gone":
+            await scene.store.inner.delete(bad)
+        elif damage == "illegal":
+            bad = "../no/key/"
+            pending = (manifest.pending[0], bad, manifest.pending[2])
+            await scene.store.inner.put(
+                PAIR.producer, type(manifest)(pending=pending, data_path_prefix="ingest").encode()
+            )
+        else:
+            assert body is not None
+            await scene.store.inner.put(bad, body)
+        async with scene.collector(mode=mode, done_cleanup_threshold=3, limits=limits) as collector:
+            assert await scene.all_of(collector) == ["a", "c"]
+            await scene.later(1)
+            assert collector.counts.quarantined == 1
+        assert (await scene.producer()).pending == ()
+        means = scene.means()
+        [note] = (await notes(MANIFEST, means)).read.values()
+        assert note.location == bad
+        assert note.reason.endswith(".")
+        kept = [await scene.store.inner.get(key) for key in note.keys]
+        assert [each.body for each in kept if each] == ([body] if body else [])
+
+    play(story)
+
+
+def test_what_was_set_aside_can_be_replayed_once_it_can_be_read() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("x" * 200)
+        async with scene.collector(limits=Limits(stored_bytes=100), done_cleanup_threshold=1) as collector:
+            assert await scene.all_of(collector) == []
+            await scene.later(1)
+        assert await scene.batch_keys() == []
+        means = scene.means()
+        quarantine = Quarantine(MANIFEST, means)
+        [note] = (await notes(MANIFEST, means)).read.values()
+        producer = Producer(scene.collector()._readers[0].consumer.files.producer, means, data_path_prefix="ingest")
+        for _ in range(2):
+            await quarantine.replay(note.location, producer)
+        async with scene.collector(done_cleanup_threshold=1) as collector:
+            assert await scene.all_of(collector) == ["x" * 200] * 2
+        assert note.keys[0] in await scene.keys(quarantine_folder(MANIFEST)), "the copy stays"
+
+    play(story)
+
+
+def test_a_bad_batch_behind_one_that_is_open_waits_for_its_turn() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "bad")
+        bad = (await scene.producer()).pending[1]
+        await scene.store.inner.put(bad, b"garbage")
+        async with scene.collector() as collector:
+            batch = await collector.next_batch()
+            assert await collector.next_batch() is None
+            assert (await scene.consumer()).done == ()
+            assert batch is not None
+            await collector.ack(batch)
+            await scene.later(1)
+            assert (await scene.consumer()).done == (batch.location, bad)
+
+    play(story)

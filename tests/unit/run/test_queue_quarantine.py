@@ -1,0 +1,85 @@
+"""`lakehead queue quarantine`: what was set aside is shown with its reason, and is queued again on request."""
+
+import json
+
+from lakehead.wire.batch import Limits
+from tests.unit.run.queue_scene import CONSUMER, FIRST, PRODUCER, Lake, everything, set_aside
+
+
+def test_quarantine_list_shows_what_was_set_aside_and_why(lake: Lake) -> None:
+    location = set_aside(lake)
+
+    done, told = lake.queue("quarantine", "list"), lake.queue("quarantine", "list", "--json").told
+
+    [note] = [json.loads(body) for key, (body, _) in lake.everything().items() if "quarantine" in key and "json" in key]
+    assert note["location"] == location
+    assert told == {"set_aside": [{**note, "queued_again": False}]}
+    assert location in done.out
+    assert note["reason"] in done.out
+    assert done.out.splitlines()[-1] == "1 are set aside"
+
+
+def test_quarantine_list_of_a_queue_without_trouble_is_empty(lake: Lake) -> None:
+    lake.ingest("value")
+
+    assert lake.queue("quarantine", "list").out == "0 are set aside\n"
+    assert lake.queue("quarantine", "list", "--json").told == {"set_aside": []}
+
+
+def test_quarantine_list_shows_the_others_beside_a_note_that_cannot_be_read(lake: Lake) -> None:
+    location = set_aside(lake)
+    lake.write("ingest/manifest.quarantine/00.json", b"{")
+
+    done = lake.queue("quarantine", "list")
+
+    assert done.code == 1
+    assert location in done.out
+    assert "ingest/manifest.quarantine/00.json" in done.err
+
+
+def test_what_is_replayed_is_handed_out_once_more(lake: Lake) -> None:
+    location = set_aside(lake)
+
+    done = lake.queue("quarantine", "replay", location)
+
+    [entry] = [each for each in lake.read(PRODUCER)["pending"] if "#" in each]
+    assert (done.code, done.out) == (0, f"{location} is queued again as {entry}\n")
+    assert lake.queue("quarantine", "list", "--json").told["set_aside"][0]["queued_again"] is True
+    assert lake.queue("verify").code == 0
+    [batch] = lake.collect(everything)
+    assert [each.value for each in batch.entries] == [b"value"] * 8
+    assert lake.queue("quarantine", "list", "--json").told["set_aside"][0]["queued_again"] is False
+
+
+def test_a_queue_with_many_partitions_takes_what_is_replayed(lake: Lake) -> None:
+    lake.ingest("value", partitions=3)
+    assert lake.collect(everything, limits=Limits(stored_bytes=1)) == []
+    aside = [each["location"] for each in lake.queue("quarantine", "list", "--json").told["set_aside"]]
+
+    done = lake.queue("quarantine", "replay", *aside, "--json")
+
+    assert list(done.told["queued"]) == aside
+    assert {batch.location for batch in lake.collect(everything)} == set(done.told["queued"].values())
+
+
+def test_what_was_replayed_before_one_that_cannot_be_is_told(lake: Lake) -> None:
+    location = set_aside(lake)
+
+    done = lake.queue("quarantine", "replay", location, "ingest/never.batch")
+
+    assert done.code == 1
+    assert done.out.startswith(f"{location} is queued again as ")
+    assert "What was set aside of ingest/never.batch cannot be queued again" in done.err
+
+
+def test_replay_into_a_queue_of_others_needs_to_know_where_its_batches_lie(lake: Lake) -> None:
+    lake.by_hand()
+    lake.write(CONSUMER, b"{}")
+    assert lake.collect(everything, limits=Limits(stored_bytes=1)) == []
+
+    refused = lake.queue("quarantine", "replay", FIRST)
+    done = lake.queue("quarantine", "replay", FIRST, "--data-prefix", "data")
+
+    assert refused.code == 2
+    assert "--data-prefix" in refused.err
+    assert (done.code, lake.read(PRODUCER)["data_path_prefix"]) == (0, "data")
