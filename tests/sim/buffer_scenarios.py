@@ -20,7 +20,7 @@ from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.batch import KeyValueEntry, encode_json
 from lakehead.wire.queue_manifests import ConsumerManifest, ProducerManifest
-from tests.faults.store import NO_FAULTS, Faults
+from tests.faults.store import NO_FAULTS, Fault, Faults
 from tests.sim.buffer_model import PAIR, PREFIX, WatchedStore
 from tests.sim.world import Process, Scenario, SimulatedClock, Violation, World
 
@@ -28,6 +28,8 @@ TIMEOUT = 30.0
 THRESHOLD = 3
 BATCHES = 3
 ROUGH = Faults.all(0.02)
+LATE = Faults({Fault.TIMEOUT_LANDS_LATER: 0.3, Fault.PRECONDITION: 0.2, Fault.UNAVAILABLE: 0.3})
+"""A store that leaves most writes in doubt, and lets many of them land later."""
 QUICK = Backoff(attempts=12, first_seconds=0.02, cap_seconds=0.5)
 FOREIGN = "accepted/v1/batch"
 """The key of an object that is not the queue's own, and is queued more than once."""
@@ -344,6 +346,14 @@ class AppendsAgain(Producer):
         return False
 
 
+class GrowsInDoubt(Producer):
+    """Broken on purpose: lets more go along with a try whose first version may land yet."""
+
+    def _can_grow(self, group: Group, seen: Stored[ProducerManifest]) -> bool:
+        del group, seen
+        return True
+
+
 class AppendsOutOfOrder(Producer):
     """Broken on purpose: appends each location as soon as it comes, so that numbers reach the manifest in any order."""
 
@@ -433,10 +443,12 @@ SOUND_QUEUE = Variant()
 BUFFER_SOUND: dict[str, Scenario] = {
     "buffer_ordered": buffer(SOUND_QUEUE, Mode.ORDERED, *ALL),
     "buffer_competing": buffer(SOUND_QUEUE, Mode.COMPETING, *ALL),
+    "buffer_late": buffer(Variant(), Mode.COMPETING, pause, faults=LATE),
     "buffer_forgetful": buffer(Variant(most_producers=1), Mode.COMPETING, *ALL, faults=Faults.all(0.04)),
 }
 BUFFER_BROKEN: dict[str, Scenario] = {
     "buffer_append_again": buffer(Variant(producer=AppendsAgain), Mode.COMPETING, *ALL),
+    "buffer_grown_in_doubt": buffer(Variant(producer=GrowsInDoubt), Mode.COMPETING, pause, faults=LATE),
     "buffer_numbers_out_of_order": buffer(Variant(producer=AppendsOutOfOrder), Mode.COMPETING, *ALL),
     "buffer_cached_claims": buffer(Variant(consumer=ClaimsFromACachedManifest), Mode.COMPETING, *ALL),
     "buffer_fresh_claims_skipped": buffer(Variant(consumer=SkipsFreshClaims), Mode.ORDERED, crash, pause),

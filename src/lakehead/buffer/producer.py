@@ -40,7 +40,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Group:
-    """What goes into the manifest in one write, and what we know of earlier tries at it."""
+    """What goes into the manifest in one write, and what we know of earlier tries at it. It grows between tries."""
 
     waiting: list[Waiting]
     number: int
@@ -126,22 +126,24 @@ class Producer:
             await asyncio.wait([self._writer])
 
     async def _write_what_waits(self) -> None:
-        group: list[Waiting] = []
+        group = Group([], self._number)
         try:
             while self._waiting:
-                group, self._waiting = self._waiting, []
+                self._number += 1
+                group, self._waiting = Group(self._waiting, self._number), []
                 try:
                     await self._append(group)
                 except LakeheadError as error:
-                    fail(group, error)
+                    fail(group.waiting, error)
         finally:
             self._writer = None
-            fail([*group, *self._waiting], OutcomeUnknown("The append was interrupted. Look before trying again."))
+            fail(
+                [*group.waiting, *self._waiting],
+                OutcomeUnknown("The append was interrupted. Look before trying again."),
+            )
 
-    async def _append(self, waiting: list[Waiting]) -> None:
+    async def _append(self, group: Group) -> None:
         """One write for a group: all of it is appended, or none."""
-        self._number += 1
-        group = Group(waiting, self._number)
         await self._wait(self._turns.before_first())
         for pause in self._backoff.pauses(self._means.random):
             try:
@@ -162,26 +164,37 @@ class Producer:
 
     async def _try(self, group: Group) -> bool:
         """Whether the group is in the manifest now, or nothing is left of it."""
-        seen = await self._seen(group)
-        if group.tried is not None:
-            if self._has_landed(group, seen.manifest):
+        while True:
+            seen = await self._seen(group)
+            if group.tried is not None and self._has_landed(group, seen.manifest):
                 succeed(group.waiting)
                 return True
-            if seen.at != group.tried.at:
-                group.doubt = None  # what we tried can never take the place of another version
+            pause = self._turns.before_write(self._id, seen.manifest)
+            if not pause:
+                break
+            await self._wait(pause)
+        if self._can_grow(group, seen):
+            group.doubt = None
+            group.waiting += self._waiting
+            self._waiting = []
         await self._check_settings(seen.manifest)
         await self._guard(group, seen.manifest.gc)
         if not group.waiting:
             return True
         group.first, group.tried = group.first or seen.manifest, seen
+        with_ours = self._with(seen.manifest, group)
         began = self._means.clock.monotonic()
-        written = await self.file.write(seen, self._with(seen.manifest, group))
+        written = await self.file.write(seen, with_ours)
         self._turns.took(self._means.clock.monotonic() - began)
         if not written:
             return False
-        self._turns.wrote(seen.manifest.version + 1)
+        self._turns.wrote(self._id, with_ours)
         succeed(group.waiting)
         return True
+
+    def _can_grow(self, group: Group, seen: Stored[ProducerManifest]) -> bool:
+        """Whether what came meanwhile can go along: no earlier try is left that could still land without it."""
+        return group.tried is None or seen.at != group.tried.at  # nothing takes the place of a version that is gone
 
     async def _seen(self, group: Group) -> Stored[ProducerManifest]:
         """What is stored now; what we last wrote, where nobody else writes: if that is old, our write is refused."""

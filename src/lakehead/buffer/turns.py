@@ -1,57 +1,74 @@
-"""How producers that write one manifest share it: whoever has just written lets the others go first."""
+"""How producers that write one manifest take turns: whoever has been silent for longest goes next."""
+
+from itertools import takewhile
 
 from lakehead.clock import Clock
 from lakehead.ids import Random
+from lakehead.wire.queue_manifests import ProducerManifest
 
 _MEMORY = 0.7
 """How much of an estimate is kept when something new is learned."""
-_MOST_OTHERS = 64
 _AT_ONCE = 5
 """How often a loser tries again at once, before it takes it that our estimates are wrong and waits longer each time."""
 _LONGEST = 2.0
-_PATIENCE = 1.5
-"""How many requests' time a winner gives each of the others: less lets more writes collide, more leaves gaps."""
+_PATIENCE = 4.0
+"""How many requests' time each of the others gets for its turn, before it is taken to have nothing to write."""
+_EARLY = 0.7
+"""How much of a request's time we look too early: the others may be quicker than we think."""
 
 
 class Turns:
-    """Learns how many others write between our own writes, and how long a request takes; and waits by that.
+    """Reads off the manifest whose turn it is: it has its producers in the order of their last writes.
 
-    A loser tries again soon, for it has waited already; a winner waits until the others may have had their turn.
+    Those take part who have written since our last write but one. This is only about speed: a write out of turn is
+    refused if it meets another one, and tried again.
     """
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock = clock
         self._random = random
-        self._others = 0.0
         self._seconds = 0.0
-        self._last_version: int | None = None
-        self._last_write = 0.0
+        self._others = 0
+        self._heard = 0.0
+        """When we last knew that the others were writing."""
+        self._last: dict[str, int] = {}
+        self._last_but_one: dict[str, int] = {}
 
     @property
     def are_ours_alone(self) -> bool:
-        """Whether hardly anybody else writes, so that what we last wrote is likely still there."""
-        return self._others < 0.5
+        """Whether nobody else takes part, so that what we last wrote is likely still there."""
+        return not self._others
 
     def took(self, seconds: float) -> None:
         """Learn how long a request took."""
         self._seconds = _MEMORY * self._seconds + (1 - _MEMORY) * seconds if self._seconds else seconds
 
-    def wrote(self, version: int) -> None:
-        """Learn from the version of our own write how many writes of others lie between it and our last one."""
-        if self._last_version is not None:
-            others = min(_MOST_OTHERS, max(0, version - self._last_version - 1))
-            self._others = _MEMORY * self._others + (1 - _MEMORY) * others
-        self._last_version = version
-        self._last_write = self._clock.monotonic()
+    def wrote(self, who: str, manifest: ProducerManifest) -> None:
+        """Learn from what we have just written who else takes part: all of them go before us now."""
+        self._last_but_one, self._last = self._last, dict(manifest.producers)
+        self._others = self._ahead(who, manifest)
+        self._heard = self._clock.monotonic()
 
     def before_first(self) -> float:
         """How long to wait before a new append is tried, in seconds."""
-        if self._last_version is None:
+        return max(0.0, self._heard + self._others * self._seconds - self._clock.monotonic())
+
+    def before_write(self, who: str, manifest: ProducerManifest) -> float:
+        """How long to let others go first before looking at the manifest again; 0 if it is our turn."""
+        ahead = self._ahead(who, manifest)
+        if not ahead or self._clock.monotonic() >= self._heard + _PATIENCE * self._others * self._seconds:
             return 0.0
-        turn = _PATIENCE * self._others * self._seconds * self._random.uniform(0.8, 1.2)
-        return max(0.0, self._last_write + turn - self._clock.monotonic())
+        return (ahead - _EARLY) * self._seconds
 
     def before_retry(self, conflicts: int) -> float:
         """How long to wait before an append is tried again that met another writer that often, in seconds."""
+        self._heard = self._clock.monotonic()
         patience = 1 + max(0, conflicts - _AT_ONCE)
         return min(_LONGEST, self._random.uniform(0, self._seconds * patience))
+
+    def _ahead(self, who: str, manifest: ProducerManifest) -> int:
+        """How many of those who take part have been silent for longer than we."""
+        if who not in manifest.producers:
+            return 0
+        silent = takewhile(lambda each: each[0] != who, manifest.producers.items())
+        return sum(self._last_but_one.get(name) != number for name, number in silent)
