@@ -21,10 +21,10 @@ from lakehead.wire.compact import decode_batch
 from tests.chaos.buffer_checker import Line, faults
 from tests.servers.seaweed import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, Seaweed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 REPOSITORY = Path(__file__).parents[2]
-SECONDS = 15.0
+SECONDS = 60.0
 """How long processes are killed and started again."""
 
 INGESTORS, COLLECTORS = 3, 2
