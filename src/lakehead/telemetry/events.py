@@ -70,6 +70,8 @@ class Heartbeat(Happened):
     total: int
     done: int
     failed: int
+    rows: int = 0
+    """Rows of all tables so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,5 +34,7 @@ class Heartbeat:
     def _beat(self) -> None:
         counts = self._standings.counts()
         self._emitter.emit(
-            events.Heartbeat(total=counts.total, done=counts.done + counts.skipped, failed=counts.failed)
+            events.Heartbeat(
+                total=counts.total, done=counts.done + counts.skipped, failed=counts.failed, rows=counts.rows
+            )
         )

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Self
 
-from lakehead.telemetry.events import Happened, Heartbeat, PhaseMarked, RunDone, TableFailed, TableProgress
+from lakehead.telemetry.events import Happened, PhaseMarked, RunDone, TableFailed, TableProgress
 
 
 class Level(IntEnum):
@@ -28,7 +28,7 @@ class Level(IntEnum):
 def level_of(event: Happened) -> Level:
     """How much it matters: what comes often is for debugging, and what did not work is an error."""
     match event:
-        case TableProgress() | Heartbeat():
+        case TableProgress():
             return Level.DEBUG
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR

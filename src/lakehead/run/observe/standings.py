@@ -92,6 +92,8 @@ class Counts:
     done: int
     skipped: int
     failed: int
+    rows: int
+    """Rows of all tables so far."""
 
     @property
     def waiting(self) -> int:
@@ -137,11 +139,13 @@ class Standings:
 
     def counts(self) -> Counts:
         """The numbers of now. There are as many tables as the run said, or as were told of if those are more."""
-        outcomes = [each.outcome for each in self.all()]
+        tables = self.all()
+        outcomes = [each.outcome for each in tables]
         return Counts(
             total=max(self._total, len(outcomes)),
             running=outcomes.count(Outcome.RUNNING),
             done=outcomes.count(Outcome.DONE),
             skipped=outcomes.count(Outcome.SKIPPED),
             failed=outcomes.count(Outcome.FAILED),
+            rows=sum(each.rows or 0 for each in tables),
         )

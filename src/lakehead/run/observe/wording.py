@@ -115,7 +115,8 @@ def _said_of_the_run(event: Happened) -> str:
             numbers = f"{event.done:,} done, {event.skipped:,} skipped, {event.failed:,} failed"
             return f"run ended: {numbers}, after {duration(event.seconds)}"
         case Heartbeat():
-            return f"{event.done:,} of {counted(event.total, 'table')} done, {event.failed:,} failed"
+            tables = counted(event.total, "table")
+            return f"{event.done:,} of {tables} done, {event.failed:,} failed; {counted(event.rows, 'row')} so far"
         case unknown:
             return f"{unknown.kind}: {json.dumps(unknown.payload())}"
 

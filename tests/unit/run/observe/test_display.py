@@ -62,7 +62,7 @@ def test_a_run_in_lines_for_a_person() -> None:
         story.reach("shop.orders", 3, 10, 80_000)
         story.tell(PhaseMarked(phase="raw", state="done", rows=120_000), "shop.orders")
         story.tell(PhaseMarked(phase="watermark", state="done"), "shop.cities")
-        story.tell(Heartbeat(total=3, done=0, failed=0))
+        story.tell(Heartbeat(total=3, done=0, failed=0, rows=120_000))
         story.finish("shop.orders", 1, 10, "2026-03-01 11:00:00")
         story.tell(TableStart(mode="full", load_date=DAY, reload=True), "shop.cities")
         story.tell(TablePlanned(slices=1, done=1, resumed=True), "shop.cities")
@@ -79,7 +79,7 @@ def test_a_run_in_lines_for_a_person() -> None:
         12:00:02 shop.orders  reading: 80,000 rows, slice 3 of 10
         12:00:03 shop.orders  raw done: 120,000 rows, slice 3 of 10
         12:00:04 shop.cities  watermark done
-        12:00:05 0 of 3 tables done, 0 failed
+        12:00:05 0 of 3 tables done, 0 failed; 120,000 rows so far
         12:00:06 shop.orders  done: 1 row, 10 slices, in 1:02, up to 2026-03-01 11:00:00
         12:00:07 shop.cities  begun: full for 2026-03-01, reloaded from its start
         12:00:08 shop.cities  earlier plan resumed: 1 slice, 1 landed already

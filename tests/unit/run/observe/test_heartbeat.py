@@ -31,9 +31,9 @@ class Metronome:
         self._go.put("stop")
 
 
-def beats(story: Story) -> list[tuple[int, int, int]]:
+def beats(story: Story) -> list[tuple[int, int, int, int]]:
     told = [each.event for each in story.heard]
-    return [(each.total, each.done, each.failed) for each in told if isinstance(each, events.Heartbeat)]
+    return [(each.total, each.done, each.failed, each.rows) for each in told if isinstance(each, events.Heartbeat)]
 
 
 def threads() -> list[str]:
@@ -56,7 +56,7 @@ def test_the_numbers_at_each_beat_of_a_run() -> None:
         time.beat()
         time.stop()
 
-    assert beats(story) == [(0, 0, 0), (4, 0, 0), (4, 1, 1), (4, 2, 1)]
+    assert beats(story) == [(0, 0, 0, 0), (4, 0, 0, 0), (4, 1, 1, 10), (4, 2, 1, 10)]
     assert story.heard[-1].table is None
 
 
@@ -89,5 +89,5 @@ def test_it_counts_only_while_it_beats() -> None:
         time.beat()
         time.stop()
 
-    assert beats(story) == [(1, 0, 0)]
+    assert beats(story) == [(1, 0, 0, 0)]
     assert len(story.emitter._subscribers) == 1, "and listens no longer"

@@ -61,7 +61,7 @@ def test_every_event_is_one_valid_line_with_the_same_fields_in_the_same_order(tm
     ("level", "kinds"),
     [
         (Level.DEBUG, ["run_start", "table_start", "table_planned", "table_progress", "heartbeat", "phase"]),
-        (Level.INFO, ["run_start", "table_start", "table_planned", "phase"]),
+        (Level.INFO, ["run_start", "table_start", "table_planned", "heartbeat", "phase"]),
         (Level.WARNING, []),
         (Level.ERROR, []),
     ],
