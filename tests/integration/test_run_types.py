@@ -267,6 +267,20 @@ def test_a_partition_that_cannot_be_is_one_sentence_and_nothing_is_made(scene: S
         assert nothing_is_made(scene, str(table))
 
 
+def test_a_table_that_is_partitioned_otherwise_than_the_configuration_says_is_refused(scene: Scene) -> None:
+    name = one_row(scene, {"kind": ("varchar(10)", "'a'", "a")})
+    assert scene.run(*in_both_modes(name, partition_by=["bucket(4, id)"])).errors == {}
+
+    same = scene.run(*in_both_modes(name, partition_by=["bucket(4, id)"]))
+    silent = scene.run(*in_both_modes(name))
+    other = scene.run(*in_both_modes(name, partition_by=["kind"]), reload=True)
+
+    assert (same.errors, silent.errors) == ({}, {})
+    assert len(other.errors) == 2
+    for error in other.errors.values():
+        assert "is partitioned by bucket[4](id), and partition_by says kind. Change the table with" in error
+
+
 Change = Callable[[str], list[str]]
 CHANGES: dict[str, tuple[Change, str]] = {
     "new": (lambda name: [f"ALTER TABLE {name} ADD COLUMN extra int"], "the source has a new column 'extra'"),

@@ -226,10 +226,16 @@ def test_staging_directories_go_when_they_have_had_their_time(in_files: Kept) ->
     in_files.run(full(name))
 
     ran = in_files.run(full(name), reload=True, staging={"enabled": True, "ttl_hours": 1})
+    raw = Path(ran.of(StagingCleaned)[0].root.removeprefix("file://"))
+    killed = raw / "_staging" / "killed.g0" / "attempt" / "part.parquet"
+    killed.parent.mkdir(parents=True)
+    killed.write_bytes(b"rows")
+    after = in_files.run(full(name), reload=True, staging={"enabled": True, "ttl_hours": 1})
     off = in_files.run(full(name), reload=True, staging={"enabled": False})
 
     assert [Path(event.root).name for event in ran.of(StagingCleaned)] == [name, name]
-    assert {event.error for event in ran.of(StagingCleaned)} == {None}
+    assert {(event.error, event.not_landed) for event in ran.of(StagingCleaned)} == {(None, 0)}
+    assert [event.not_landed for event in after.of(StagingCleaned)] == [1, 0]
     assert off.of(StagingCleaned) == []
 
 

@@ -142,7 +142,8 @@ class IcebergSink:
         wanted = [Wanted(self._raw_place, RAW_PARTITIONS)]
         if self._out_place and not self._is_view:
             properties = MERGED_OFTEN if settings.mode == "scd1" else {}
-            wanted.append(Wanted(self._out_place, settings.partition_by, properties))
+            partitions = settings.partition_by
+            wanted.append(Wanted(self._out_place, partitions, as_configured=bool(partitions), properties=properties))
         ensure_tables(catalog, schema, wanted)
         self._raw = self._find(self._raw_place)
         self._out = self._find(self._out_place) if self._out_place and not self._is_view else None

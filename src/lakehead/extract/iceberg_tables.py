@@ -61,13 +61,15 @@ class Wanted:
 
     place: Place
     partitions: Sequence[PartitionField] = ()
+    as_configured: bool = False
+    """Whether a table that is there must be partitioned just so."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) -> None:
     """Make the tables that are not there. Raises `Misconfigured`, before any is made, if one cannot be as wanted."""
     specs = {each.place: _spec(schema, each.partitions, each.place.name) for each in wanted}
-    missing = [each for each in wanted if not _is_there(catalog, each.place, schema)]
+    missing = [each for each in wanted if not _is_there(catalog, each, schema, specs[each.place])]
     for each in missing:
         create_table(
             catalog,
@@ -77,17 +79,34 @@ def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) ->
             location=each.place.location,
             properties=each.properties,
         )
-        _is_there(catalog, each.place, schema)  # if another run was faster, its table has to fit too
+        _is_there(catalog, each, schema, specs[each.place])  # if another run was faster, its table has to fit too
 
 
-def _is_there(catalog: Catalog, place: Place, schema: Schema) -> bool:
+def _is_there(catalog: Catalog, wanted: Wanted, schema: Schema, spec: PartitionSpec) -> bool:
     """Whether there is such a table. Raises `Misconfigured` if there is, and it cannot hold these columns."""
+    name = wanted.place.name
     try:
-        table = catalog.load_table(place.name)
+        table = catalog.load_table(name)
     except NoSuchTableError:
         return False
-    _check_fits(place.name, schema, table.schema())
+    _check_fits(name, schema, table.schema())
+    if wanted.as_configured:
+        _check_partitions(name, _told(spec, schema), _told(table.spec(), table.schema()))
     return True
+
+
+def _told(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """A table's partitions in words, as in kind, day(at)."""
+    columns = [(schema.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
+    return [f"{column}" if transform == "identity" else f"{transform}({column})" for column, transform in columns]
+
+
+def _check_partitions(name: str, wanted: list[str], there: list[str]) -> None:
+    if wanted != there:
+        raise Misconfigured(
+            f"The table {name} is partitioned by {', '.join(there) or 'nothing'}, and partition_by says "
+            f"{', '.join(wanted)}. Change the table with ALTER TABLE, or partition_by."
+        )
 
 
 def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> PartitionSpec:

@@ -15,7 +15,7 @@ from lakehead.extract.planning.registry import PlannerRegistry
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
 from lakehead.extract.surroundings import Shared
 from lakehead.ids import Ids, Random
-from lakehead.lake.filesink.cleanup import ttl_cleanup
+from lakehead.lake.filesink.cleanup import leftovers, ttl_cleanup
 from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash
@@ -95,7 +95,8 @@ class Ingestion:
             files = HadoopFiles(self.session, ids=self.ids)
             try:
                 gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
-                self.emitter.emit(StagingCleaned(root=root, removed=len(gone)))
+                left = leftovers(root, files=files)
+                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), not_landed=len(left)))
             except LakeheadError as error:  # what is left is removed by the next run
                 self.emitter.emit(StagingCleaned(root=root, removed=0, error=str(error)))
 

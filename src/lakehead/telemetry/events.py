@@ -185,5 +185,7 @@ class StagingCleaned(Happened):
     kind: ClassVar[str] = "staging_cleaned"
     root: str
     removed: int
+    not_landed: int = 0
+    """Directories of writers that are at work elsewhere, or that were killed: only a person can tell which."""
     error: str | None = None
     """Why it ended early."""

@@ -12,6 +12,7 @@ from lakehead.telemetry.events import (
     PhaseMarked,
     RunDone,
     RunStart,
+    StagingCleaned,
     TableDone,
     TableFailed,
     TablePlanned,
@@ -36,9 +37,9 @@ def shortened(name: str, cells: int) -> str:
     return f"…{name}"
 
 
-def counted(number: int, word: str) -> str:
+def counted(number: int, word: str, words: str | None = None) -> str:
     """As in 1 table, and 12,000 tables."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {words or f'{word}s'}"
 
 
 def duration(seconds: float) -> str:
@@ -117,6 +118,10 @@ def _said_of_the_run(event: Happened) -> str:
         case Heartbeat():
             tables = counted(event.total, "table")
             return f"{event.done:,} of {tables} done, {event.failed:,} failed; {counted(event.rows, 'row')} so far"
+        case StagingCleaned():
+            told = f"staging of {event.root} cleaned: {counted(event.removed, 'directory', 'directories')} removed"
+            told += f", {event.not_landed:,} of writers that were killed or are at work" if event.not_landed else ""
+            return told if event.error is None else f"{told}; it ended early: {one_line(event.error)}"
         case unknown:
             return f"{unknown.kind}: {json.dumps(unknown.payload())}"
 

@@ -14,6 +14,7 @@ from lakehead.telemetry.events import (
     Heartbeat,
     PhaseMarked,
     RunDone,
+    StagingCleaned,
     TablePlanned,
     TableProgress,
     TableSkipped,
@@ -70,6 +71,7 @@ def test_a_run_in_lines_for_a_person() -> None:
         story.tell(PhaseMarked(phase="raw", state="failed", detail={"error": "No\nroom."}), "shop.cities")
         story.fail("shop.cities", "No room is left.\nMake some.")
         story.tell(TableSkipped(reason="nothing new"), "shop.items")
+        story.tell(StagingCleaned(root="files/orders", removed=2, not_landed=1))
         story.tell(RunDone(done=1, skipped=1, failed=1, seconds=13))
 
     assert stream.getvalue() == dedent("""\
@@ -87,7 +89,8 @@ def test_a_run_in_lines_for_a_person() -> None:
         12:00:10 shop.cities  raw failed: No room.
         12:00:11 shop.cities  failed after 0:09: No room is left. Make some. [0123456789ab]
         12:00:12 shop.items  skipped: nothing new
-        12:00:13 run ended: 1 done, 1 skipped, 1 failed, after 0:13
+        12:00:13 staging of files/orders cleaned: 2 directories removed, 1 of writers that were killed or are at work
+        12:00:14 run ended: 1 done, 1 skipped, 1 failed, after 0:13
         """)
 
 
