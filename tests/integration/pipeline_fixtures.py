@@ -1,6 +1,6 @@
 """A Spark session and a lakehouse for the tests of a module, and pipelines over databases of each kind.
 
-Name these plugins in a module: `tests.contract.state_fixtures`, `tests.contract.source_fixtures` and this one.
+A module of such tests names the plugins and marks that `pipeline_scene` has for it.
 """
 
 import gc

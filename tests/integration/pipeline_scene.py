@@ -5,10 +5,19 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.contract.source_scene import Database
 from tests.pipeline import Pipeline, Ran
+
+PLUGINS = ["tests.contract.state_fixtures", "tests.contract.source_fixtures", "tests.integration.pipeline_fixtures"]
+"""The `pytest_plugins` of a module of such tests."""
+MARKS = [
+    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
+]
+"""Its `pytestmark`."""
 
 PASSWORD = "SOURCE_PASSWORD"
 """The variable that a pipeline's source takes its password from."""

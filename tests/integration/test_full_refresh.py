@@ -18,18 +18,11 @@ from lakehead.source.port import Query, ReadPart, Source
 from lakehead.source.reading import read
 from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import PhaseMarked, TableDone, TableProgress, TableSkipped
-from tests.integration.pipeline_scene import Scene
+from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
 from tests.pipeline import DAY, Ran
 
-pytest_plugins = [
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
-    "tests.integration.pipeline_fixtures",
-]
-pytestmark = [
-    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
-]
+pytest_plugins = PLUGINS
+pytestmark = MARKS
 NEXT_DAY = date(2026, 1, 2)
 BOTH_FINALS = pytest.mark.parametrize("finalize", ["table", "view"])
 

@@ -28,18 +28,11 @@ from tests.integration.increment_scene import (
     scd1,
     source_rows,
 )
-from tests.integration.pipeline_scene import Scene
+from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
 from tests.pipeline import Ran
 
-pytest_plugins = [
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
-    "tests.integration.pipeline_fixtures",
-]
-pytestmark = [
-    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
-]
+pytest_plugins = PLUGINS
+pytestmark = MARKS
 
 # --- reload
 

@@ -16,17 +16,10 @@ from lakehead.ids import RandomIds
 from lakehead.state.opening import open_state
 from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import RunDone, TableDone, TableFailed, TableProgress, TableSkipped, TableStart
-from tests.integration.pipeline_scene import PASSWORD, Scene
+from tests.integration.pipeline_scene import MARKS, PASSWORD, PLUGINS, Scene
 
-pytest_plugins = [
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
-    "tests.integration.pipeline_fixtures",
-]
-pytestmark = [
-    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
-]
+pytest_plugins = PLUGINS
+pytestmark = MARKS
 ENDS = (TableDone, TableSkipped, TableFailed)
 
 

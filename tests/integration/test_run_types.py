@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
-from tests.integration.pipeline_scene import Scene
+from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
 
-pytest_plugins = [
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
-    "tests.integration.pipeline_fixtures",
-]
-pytestmark = [
-    pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
-]
+pytest_plugins = PLUGINS
+pytestmark = MARKS
 READERS = pytest.mark.parametrize("reader", ["arrow", "jdbc"])
 
 MOMENT = datetime(2024, 3, 31, 2, 30, 0, 123456)
