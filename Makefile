@@ -24,7 +24,7 @@ $(READY): requirements-dev.txt pyproject.toml
 JOBS ?= 2
 test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
 	$(BIN)/pytest -q tests/sim
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --ignore tests/sim
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --ignore tests/sim --durations 20
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
 	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200 -m "not slow"
