@@ -19,12 +19,13 @@ from lakehead.lake.conform import Refused
 from lakehead.lake.documents import from_summary, ledger_key
 from lakehead.lake.landing import Fence, Landing, Reached, Share, Unit, token_of
 from lakehead.lake.lane import ArrowStager, FrameStager, StagingFailed
+from lakehead.lake.merge import HASHED, HASHED_BELOW, SPARKS_OWN
 from lakehead.lake.ports import AuditFailed, HistoryBroken, Staged
 from lakehead.lake.protocol import Audit, fence
 from lakehead.lake.rows import Change, NewFiles, Read
 from lakehead.lake.table import IcebergTable
 from lakehead.spark.session import build_session, stop_session
-from tests.lakehouse import ROWS, Lakehouse, rows_of
+from tests.lakehouse import ROWS, Lakehouse, rows_of, unit_merge
 
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars and prepares quicker ones
 
@@ -453,3 +454,24 @@ def test_a_session_that_merges_keeps_no_property_of_the_landing(lakehouse: Lakeh
     session.sql("INSERT INTO lake.t.properties VALUES ('somebody', 1)")
 
     assert "lakehead.token" not in summary_of(table)
+
+
+@pytest.mark.parametrize(("before", "during"), [(None, HASHED), ("1MB", "1MB")])
+def test_a_merge_hashes_what_is_few_unless_the_session_says_otherwise(
+    lakehouse: Lakehouse, before: str | None, during: str
+) -> None:
+    found = []
+
+    def merge(session: SparkSession, target: str, shares: Sequence[Share]) -> None:
+        found.append(session.conf.get(HASHED_BELOW))
+        unit_merge(session, target, shares)
+
+    table = lakehouse.create(f"hashed_{before}")
+    stager = replace(lakehouse.merge_stager(table), merge=merge)
+    if before:
+        stager.session.conf.set(HASHED_BELOW, before)
+
+    lakehouse.land(table, "a", stager=stager)
+
+    assert set(found) == {during}
+    assert stager.session.conf.get(HASHED_BELOW) == (before or SPARKS_OWN)

@@ -28,6 +28,11 @@ _NAMED = re.compile(f"{BRANCH}([0-9]+)_[0-9a-f]+")
 
 PROPERTY = "spark.sql.iceberg.snapshot-property."
 
+HASHED_BELOW = "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold"
+SPARKS_OWN = "0b"
+HASHED = "16MB"
+"""How large a task's share of the rows to merge may be to be hashed. Else Spark sorts the whole table to meet them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStager:
@@ -75,8 +80,11 @@ class MergeStager:
         """Merge into the branch; its snapshot carries the properties."""
         words = [self.table.catalog.name, *self.table.name.split("."), f"branch_{branch}"]
         target = ".".join(f"`{word}`" for word in words)
-        for key, value in properties.items():
-            self.session.conf.set(PROPERTY + key, value)
+        settings = {PROPERTY + key: value for key, value in properties.items()}
+        if self.session.conf.get(HASHED_BELOW) == SPARKS_OWN:  # whoever has set it knows better
+            settings[HASHED_BELOW] = HASHED
+        for key, value in settings.items():
+            self.session.conf.set(key, value)
         try:
             self.merge(self.session, target, shares)
         except (PySparkException, Py4JJavaError) as error:
@@ -84,8 +92,8 @@ class MergeStager:
                 f"Merging into {self.table.name} failed: {reason_of(error)}. Nothing was published."
             ) from error
         finally:
-            for key in properties:
-                self.session.conf.unset(PROPERTY + key)
+            for key in settings:
+                self.session.conf.unset(key)
 
     def audited(self, branch: str, at: Head, properties: Mapping[str, str]) -> Branch:
         """The branch, if it is one snapshot of ours on top of the fenced head.
