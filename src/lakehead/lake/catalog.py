@@ -1,16 +1,21 @@
 """PyIceberg's catalog for the properties that a Spark catalog has: both sides see the same tables."""
 
+import sqlite3
+import threading
+from contextlib import closing
 from urllib.parse import quote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.spark.settings import Properties
 
 BUSY_SECONDS = 30
 """How long a commit to a catalog in SQLite waits for another one."""
 
+_PAUSE_SECONDS = 0.05
+_SQLITE = "jdbc:sqlite:"
 _JAVA_ONLY = ("catalog-impl", "io-impl", "cache-enabled")
 
 
@@ -26,6 +31,7 @@ def open_catalog(name: str, properties: Properties) -> Catalog:
         given.setdefault("s3.region", region)
     match given.get("type"):
         case "jdbc":
+            _write_ahead(given.get("uri", ""))
             user, password = given.pop("jdbc.user", ""), given.pop("jdbc.password", "")
             given |= {"type": "sql", "uri": _sql_url(given.get("uri", ""), user, password)}
             try:
@@ -42,9 +48,29 @@ def open_catalog(name: str, properties: Properties) -> Catalog:
             )
 
 
+def _write_ahead(uri: str) -> None:
+    """Let a new catalog in SQLite be what Spark asks of it with every connection, before Spark does.
+
+    It is the one statement for which SQLite does not wait: of tables that are loaded at once, one would fail.
+    """
+    file, _, options = uri.removeprefix(_SQLITE).partition("?")
+    if not uri.startswith(_SQLITE) or "journal_mode=WAL" not in options:
+        return
+    for _ in range(round(BUSY_SECONDS / _PAUSE_SECONDS)):
+        try:
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY"):
+                return  # whoever opens the catalog next is told the same, and says it
+        threading.Event().wait(_PAUSE_SECONDS)
+    raise Unavailable(f"Others have been writing to the catalog in {file} for {BUSY_SECONDS} s. Try again later.")
+
+
 def _sql_url(uri: str, user: str, password: str) -> str:
-    if uri.startswith("jdbc:sqlite:"):
-        return f"sqlite:///{uri.removeprefix('jdbc:sqlite:').partition('?')[0]}?timeout={BUSY_SECONDS}"
+    if uri.startswith(_SQLITE):
+        return f"sqlite:///{uri.removeprefix(_SQLITE).partition('?')[0]}?timeout={BUSY_SECONDS}"
     if uri.startswith("jdbc:postgresql://"):
         parts = urlsplit(uri.removeprefix("jdbc:"))
         login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
