@@ -209,7 +209,9 @@ async def stall(batch_format: BatchFormat) -> None:
 def _resident(which: str = "VmRSS") -> int:
     # Not by getrusage, whose peak begins with that of the process that started this one.
     found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * KIB if found else 0
+    if found is None:
+        raise OSError(f"This system does not tell {which} of a process, so its memory cannot be measured.")
+    return int(found.group(1)) * KIB
 
 
 async def memory() -> None:

@@ -97,8 +97,8 @@ def _is_there(catalog: Catalog, wanted: Wanted, schema: Schema, spec: PartitionS
 
 def _told(spec: PartitionSpec, schema: Schema) -> list[str]:
     """A table's partitions in words, as in kind, day(at)."""
-    columns = [(schema.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
-    return [f"{column}" if transform == "identity" else f"{transform}({column})" for column, transform in columns]
+    columns = [(schema.find_field(field.source_id).name, str(field.transform)) for field in spec.fields]
+    return [column if transform == "identity" else f"{transform}({column})" for column, transform in columns]
 
 
 def _check_partitions(name: str, wanted: list[str], there: list[str]) -> None:

@@ -93,12 +93,13 @@ class Ingestion:
         staging = self.wiring.config.runtime.staging
         for root in self.wiring.staging_roots(tables) if staging.enabled else ():
             files = HadoopFiles(self.session, ids=self.ids)
+            gone: list[str] = []
             try:
                 gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
                 left = leftovers(root, files=files)
                 self.emitter.emit(StagingCleaned(root=root, removed=len(gone), not_landed=len(left)))
             except LakeheadError as error:  # what is left is removed by the next run
-                self.emitter.emit(StagingCleaned(root=root, removed=0, error=str(error)))
+                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), error=str(error)))
 
     def _ingest_one_table(self, table: Table, sessions: ThreadSessions) -> Done | Skipped | None:
         """Load one table, in this thread. None if it failed."""

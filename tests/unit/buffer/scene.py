@@ -169,6 +169,13 @@ class Scene:
         there = await self.store.inner.get(key)
         return ConsumerManifest.decode(there.body if there else b"{}", key)
 
+    async def two_of(self, collector: Collector) -> tuple[CollectedBatch, CollectedBatch]:
+        """The next two batches that a collector hands out."""
+        first, second = await collector.next_batch(), await collector.next_batch()
+        assert first is not None
+        assert second is not None
+        return first, second
+
     async def all_of(self, collector: Collector) -> list[str]:
         """Everything that a collector hands out, acknowledged; the values."""
         found = []

@@ -36,9 +36,7 @@ def test_in_order_means_acknowledged_in_order() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "b")
         async with scene.collector() as collector:
-            first, second = await collector.next_batch(), await collector.next_batch()
-            assert first is not None
-            assert second is not None
+            first, second = await scene.two_of(collector)
             with pytest.raises(OutOfTurn):
                 await collector.ack(second)
             assert (await scene.consumer()).done == ()
@@ -59,9 +57,7 @@ def test_competing_collectors_acknowledge_in_any_order() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "b")
         async with scene.collector(mode=Mode.COMPETING) as collector:
-            first, second = await collector.next_batch(), await collector.next_batch()
-            assert first is not None
-            assert second is not None
+            first, second = await scene.two_of(collector)
             await collector.ack(second)
             await collector.ack(first)
             assert (await scene.consumer()).done == (second.location, first.location)
@@ -150,9 +146,7 @@ def test_of_two_acks_in_doubt_only_the_one_that_landed_counts() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "b")
         async with scene.collector(mode=Mode.COMPETING) as collector:
-            first, second = await collector.next_batch(), await collector.next_batch()
-            assert first is not None
-            assert second is not None
+            first, second = await scene.two_of(collector)
             scene.store.break_(writes(PAIR.consumer), LOST, times=1)
             scene.store.break_(lambda call: call == ("get", PAIR.consumer), DOWN, times=1)
             with pytest.raises(OutcomeUnknown):
