@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from urllib.parse import quote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -15,6 +15,8 @@ BUSY_SECONDS = 30
 """How long a commit to a catalog in SQLite waits for another one."""
 
 _PAUSE_SECONDS = 0.05
+_OWN_TABLES = 2
+"""How many tables a catalog in SQL has of its own."""
 _SQLITE = "jdbc:sqlite:"
 _JAVA_ONLY = ("catalog-impl", "io-impl", "cache-enabled")
 
@@ -34,11 +36,11 @@ def open_catalog(name: str, properties: Properties) -> Catalog:
             _write_ahead(given.get("uri", ""))
             user, password = given.pop("jdbc.user", ""), given.pop("jdbc.password", "")
             given |= {"type": "sql", "uri": _sql_url(given.get("uri", ""), user, password)}
-            try:
-                return load_catalog(name, **given)
-            except (OperationalError, ProgrammingError):
-                # Whoever opens a new catalog makes its tables; of two at once, one finds them there.
-                return load_catalog(name, **given)
+            for _ in range(_OWN_TABLES):
+                # Whoever opens a new catalog makes its tables; each may be there when somebody else has been quicker.
+                with suppress(OperationalError, ProgrammingError):
+                    return load_catalog(name, **given)
+            return load_catalog(name, **given)
         case "rest" | "hive" | "glue":
             return load_catalog(name, **given)
         case kind:
