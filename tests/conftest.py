@@ -1,21 +1,58 @@
-"""Fixtures that more than one kind of test needs, and which tests a run leaves out."""
+"""Which tests a run leaves out, what they share, and fixtures that more than one kind of them needs."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.servers.seaweed import Seaweed
+from tests.support import cost_report, spark
 from tests.support.effort import SOAKING
+
+NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(cost_report, "cost-report")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, a file's tests share one: they share its sessions and servers."""
-    left_out = [item for item in items if item.get_closest_marker("soak") and not SOAKING]
+    left_out = {item for item in items if item.get_closest_marker("soak") and not SOAKING}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+    # First, so that no shared JVM is stopped for them and started again.
+    items[:] = sorted((item for item in items if item not in left_out), key=lambda item: not _has_own_jvm(item))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any(item.nodeid.startswith(NEEDS_SPARK) for item in session.items) and not session.config.option.collectonly:
+        spark.prepare()
+
+
+def pytest_sessionfinish() -> None:
+    spark.stop_shared()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_jvm(request: pytest.FixtureRequest) -> None:
+    """A process has one JVM at a time: a module that starts its own finds none."""
+    if _has_own_jvm(request.node):
+        spark.stop_shared()
+
+
+def _has_own_jvm(node: pytest.Item | pytest.Collector) -> bool:
+    return node.get_closest_marker("own_jvm") is not None
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Tests that one process must run, where several share the work: those of a file, for its sessions and servers."""
+    if item.get_closest_marker("xdist_group"):
+        return None
+    if _has_own_jvm(item):
+        return "own JVMs"
+    return None if item.nodeid.startswith("tests/sim/") else item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")

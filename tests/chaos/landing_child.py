@@ -245,7 +245,7 @@ def _session(place: Place, spark: Spark) -> SparkSession | None:
             java = gateway.jvm.JavaSparkContext(there.sparkContext())
             context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
             context.pythonExec = sys.executable
-            return SparkSession(context, there)
+            return SparkSession(context, there).newSession()  # which knows the catalogs of the last shared session
 
 
 # --- the test's end of it

@@ -1,7 +1,6 @@
 """Landings by real Spark whose process is killed, and merges whose branch is swept meanwhile."""
 
 import asyncio
-import gc
 import os
 import select
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,6 @@ from lakehead.lake.lane import StagingFailed
 from lakehead.lake.merge import BRANCH, MergeStager
 from lakehead.lake.ports import AuditFailed
 from lakehead.lake.table import IcebergTable
-from lakehead.spark.session import build_session, stop_session
 from tests.chaos.landing_child import (
     OVER,
     Borrowed,
@@ -39,6 +37,7 @@ from tests.chaos.landing_child import (
 )
 from tests.faults.failpoints import Once, Reach, with_failpoints
 from tests.lakehouse import ROWS, SCHEMA, Lakehouse
+from tests.support.spark import shared_session
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,11 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def session(folder: Path) -> Iterator[SparkSession]:
-    session = build_session(Lakehouse.settings(folder))
-    yield session
-    stop_session(session)
-    gc.collect()
+def session(folder: Path) -> SparkSession:
+    return shared_session(Lakehouse.settings(folder))
 
 
 @pytest.fixture

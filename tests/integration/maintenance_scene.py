@@ -1,7 +1,6 @@
 """What tests of maintenance share: a lakehouse with three kinds of catalogs, time that has passed, files that stray."""
 
 import asyncio
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,10 @@ from lakehead.clock import SystemClock
 from lakehead.lake.lane import filesystem_of
 from lakehead.lake.table import IcebergTable
 from lakehead.maintain.sweep import Swept, sweep
-from lakehead.spark.session import build_session, stop_session
 from lakehead.spark.settings import EMBEDDED
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
+from tests.support.spark import shared_session
 
 CATALOGS = [EMBEDDED, "sqlite_on_s3", "rest"]
 AGES_AGO = 1_000_000_000
@@ -44,14 +43,11 @@ def opened(folder: Path, seaweed: Seaweed) -> Iterator[Lakehouse]:
         "rest": seaweed.rest_catalog(),
     }
     settings = Lakehouse.settings(folder, more)
-    session = build_session(settings)
-    lakehouse = Lakehouse(folder, session, settings.catalogs)
+    lakehouse = Lakehouse(folder, shared_session(settings), settings.catalogs)
     try:
         yield lakehouse
     finally:
         lakehouse.close()
-        stop_session(session)
-        gc.collect()
 
 
 def swept(table: IcebergTable, clock: SystemClock | None = None, *, dry_run: bool = False) -> Swept:

@@ -3,22 +3,18 @@
 A module of such tests names the plugins and marks that `pipeline_scene` has for it.
 """
 
-import gc
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.spark.coordinates import DRIVERS
-from lakehead.spark.session import build_session, stop_session
 from tests.contract.source_scene import Database
 from tests.integration.pipeline_scene import Scene, source_of
 from tests.pipeline import Pipeline
+from tests.support.spark import shared_session
 
 SERVERS = ("postgresql", "mysql")
-JARS = tuple(DRIVERS[scheme] for scheme in ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:sqlite:"))
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +24,9 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(lakehouse: Path) -> Iterator[SparkSession]:
+def spark(lakehouse: Path) -> SparkSession:
     """The module's session. It knows the lakehouse, and has the JDBC drivers."""
-    session = build_session(replace(Pipeline.spark_settings(lakehouse), jars=JARS, master="local[2]"))
-    yield session
-    stop_session(session)
-    gc.collect()
+    return shared_session(Pipeline.spark_settings(lakehouse))
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """The file sink with real Spark, and Hadoop's file systems held to the same suite as the disk of the crash tests."""
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,8 +29,8 @@ from lakehead.lake.filesink.published import label_of, published
 from lakehead.lake.filesink.sink import FileSink, Result, Way
 from lakehead.lake.landing import Unit
 from lakehead.run.environment import spark_settings
-from lakehead.spark.session import build_session, stop_session
 from tests.chaos.file_sink_child import FAR_AHEAD, DiskFiles, refuse
+from tests.support.spark import shared_session
 
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
@@ -48,12 +47,9 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(mounted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(mounted: Path, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     conf = {"spark.hadoop.fs.viewfs.mounttable.sink.link./disk": mounted.as_uri()}
-    session = build_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse"), conf=conf))
-    yield session
-    stop_session(session)
-    gc.collect()
+    return shared_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse"), conf=conf))
 
 
 @dataclass(frozen=True)

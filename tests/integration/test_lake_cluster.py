@@ -17,7 +17,10 @@ from lakehead.spark.session import build_session, stop_session
 from tests.lakehouse import ROWS, Lakehouse
 from tests.servers.cluster import MEMORY, WORKERS, Cluster
 
-pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars and prepares quicker ones
+pytestmark = [
+    pytest.mark.own_jvm,
+    pytest.mark.timeout(300),
+]  # the very first start fetches jars and prepares quicker ones
 
 SPECULATION = {
     "spark.speculation": "true",

@@ -1,7 +1,6 @@
 """Two sides of one table: what either of Spark and PyIceberg writes, merges or compacts, both read the same."""
 
 import asyncio
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import AuditFailed
 from lakehead.lake.rows import Change
 from lakehead.lake.table import IcebergTable
-from lakehead.spark.session import build_session, stop_session
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
+from tests.support.spark import shared_session
 
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars and prepares quicker ones
 
@@ -41,12 +40,9 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory, seaweed: Seaweed) -> Ite
     folder = tmp_path_factory.mktemp("interop")
     more = {"rest": seaweed.rest_catalog(), "s3": seaweed.sqlite_catalog(folder / "s3.sqlite")}
     settings = Lakehouse.settings(folder, more)
-    session = build_session(settings)
-    lakehouse = Lakehouse(folder, session, settings.catalogs)
+    lakehouse = Lakehouse(folder, shared_session(settings), settings.catalogs)
     yield lakehouse
     lakehouse.close()
-    stop_session(session)
-    gc.collect()
 
 
 def reader(columns: dict[str, pa.Array]) -> Callable[[Share], Iterable[pa.RecordBatch]]:

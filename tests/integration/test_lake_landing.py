@@ -27,7 +27,10 @@ from lakehead.lake.table import IcebergTable
 from lakehead.spark.session import build_session, stop_session
 from tests.lakehouse import ROWS, Lakehouse, rows_of, unit_merge
 
-pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars and prepares quicker ones
+pytestmark = [
+    pytest.mark.own_jvm,
+    pytest.mark.timeout(300),
+]  # the very first start fetches jars and prepares quicker ones
 
 REACHED = Reached(datetime(2026, 11, 16, 1, 2, 3, 456_789, tzinfo=UTC), 7, date(2026, 11, 15))
 

@@ -1,7 +1,6 @@
 """A state that was lost, or a table changed behind Lakehead's back: nothing lands until it is known what has."""
 
 import asyncio
-import gc
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,10 +17,10 @@ from lakehead.lake.ports import HistoryBroken
 from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import LandingUnknown, Rebuilt, Said, rebuild
-from lakehead.spark.session import build_session, stop_session
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
 from tests.lakehouse import Lakehouse
+from tests.support.spark import shared_session
 
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars
 
@@ -40,12 +39,9 @@ class Later(SystemClock):
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakehouse]:
     folder = tmp_path_factory.mktemp("rebuild")
     settings = Lakehouse.settings(folder)
-    session = build_session(settings)
-    lakehouse = Lakehouse(folder, session, settings.catalogs)
+    lakehouse = Lakehouse(folder, shared_session(settings), settings.catalogs)
     yield lakehouse
     lakehouse.close()
-    stop_session(session)
-    gc.collect()
 
 
 def lose_state(house: Lakehouse, where: Path) -> None:

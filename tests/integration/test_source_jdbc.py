@@ -2,8 +2,6 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
-import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -21,25 +19,20 @@ from lakehead.source.opening import open_source
 from lakehead.source.port import EVERY_REFUSED, Overrides, Query, TableName
 from lakehead.source.reading import read
 from lakehead.source.settings import SourceSettings
-from lakehead.spark.coordinates import DRIVERS
-from lakehead.spark.session import build_session, stop_session
 from tests.contract.source_scene import Database, all_rows
 from tests.contract.source_values import MYSQL, MYSQL_REFUSED, POSTGRESQL, POSTGRESQL_REFUSED, SQLITE, SQLITE_REFUSED
+from tests.support.spark import shared_session
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
 ]
-JARS = tuple(DRIVERS[scheme] for scheme in ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:sqlite:"))
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = build_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse"), jars=JARS))
-    yield session
-    stop_session(session)
-    gc.collect()
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    return shared_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse")))
 
 
 def every_type(database: Database) -> str:

@@ -1,6 +1,5 @@
 """Catalogs by settings alone: REST and JDBC, their tables on S3 or on disk, shared with PyIceberg."""
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,9 +8,9 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from lakehead.run.environment import spark_settings
-from lakehead.spark.session import build_session, stop_session
 from tests.servers.postgres import PASSWORD, USER, Postgres
 from tests.servers.seaweed import Seaweed
+from tests.support.spark import shared_session
 
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars
@@ -71,17 +70,9 @@ def catalogs(tmp_path_factory: pytest.TempPathFactory, seaweed: Seaweed, postgre
 
 
 @pytest.fixture(scope="module")
-def spark(catalogs: dict[str, Properties]) -> Iterator[SparkSession]:
-    session = build_session(
-        replace(
-            spark_settings(),
-            catalogs={name: properties.spark for name, properties in catalogs.items()},
-            class_data_archive=False,  # these jars are a class path of their own, and the archive is not what is tried
-        )
-    )
-    yield session
-    stop_session(session)
-    gc.collect()
+def spark(catalogs: dict[str, Properties]) -> SparkSession:
+    known = {name: properties.spark for name, properties in catalogs.items()}
+    return shared_session(replace(spark_settings(), catalogs=known))
 
 
 @pytest.mark.parametrize("name", ["rest", "sqlite_on_s3", "on_postgres"])

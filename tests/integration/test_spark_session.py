@@ -25,6 +25,7 @@ from lakehead.spark.session import build_session, stop_session
 from lakehead.spark.settings import embedded_catalog
 
 pytestmark = [
+    pytest.mark.own_jvm,
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
 ]

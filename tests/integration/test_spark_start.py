@@ -27,6 +27,7 @@ from lakehead.spark.settings import SparkSettings
 from tests.servers.postgres import PASSWORD, USER, Postgres
 
 pytestmark = [
+    pytest.mark.own_jvm,
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
 ]

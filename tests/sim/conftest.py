@@ -2,9 +2,12 @@
 
 import pytest
 
+from tests.support.effort import effort
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sim-seeds", type=int, default=20_000, help="seeds for each scenario that must hold")
+    seeds = effort(2_000, soak=20_000)
+    parser.addoption("--sim-seeds", type=int, default=seeds, help="seeds for each scenario that must hold")
 
 
 @pytest.fixture

@@ -1,40 +1,49 @@
-"""Looking for a seed that breaks a scenario, on every core."""
+"""Looking for a seed that breaks a scenario: in this process, or with a pool on every core."""
 
 import gc
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import Executor
 
 from tests.sim.scenarios import KNOWN
-from tests.sim.world import Report, simulate
+from tests.sim.world import simulate
+from tests.support.costs import Mechanism, add
 
 CHUNK = 500
 PROGRESS_SECONDS = 2.0
 
 
-def hunt(name: str, seeds: range) -> Report | None:
-    """The first seed found that breaks the scenario, telling how far it has got meanwhile. Uses every core."""
-    began = told = time.monotonic()
-    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done, broken in enumerate(pool.map(first_broken, [name] * len(chunks), chunks), 1):
-            if broken is not None:
-                pool.shutdown(wait=False, cancel_futures=True)
-                return simulate(KNOWN[name], broken)
-            if (now := time.monotonic()) - told > PROGRESS_SECONDS:
-                told = now
-                print(f"  {name}: {done * CHUNK:,} of {len(seeds):,} seeds", file=sys.stderr)
-    rate = len(seeds) / (time.monotonic() - began)
-    print(f"{name}: {len(seeds):,} seeds, nothing found ({rate:,.0f} seeds a second)")
-    return None
-
-
-def first_broken(name: str, seeds: range) -> int | None:
+def first_broken(name: str, seeds: Iterable[int]) -> int | None:
     """The first of some seeds that breaks the scenario."""
+    began, tried, scenario = time.perf_counter(), 0, KNOWN[name]
     gc.disable()  # a seed leaves little behind; collecting now and then is faster
     try:
-        return next((seed for seed in seeds if simulate(KNOWN[name], seed).failure is not None), None)
+        for tried, seed in enumerate(seeds, 1):
+            if simulate(scenario, seed).failure is not None:
+                return seed
+            if tried % CHUNK == 0:
+                gc.collect()
+        return None
     finally:
         gc.enable()
         gc.collect()
+        add(Mechanism.SEEDS, tried, time.perf_counter() - began)
+
+
+def hunt(name: str, seeds: range, pool: Executor) -> int | None:
+    """The first seed found that breaks the scenario, telling how far it has got meanwhile."""
+    began = told = time.monotonic()
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    under_way = [pool.submit(first_broken, name, chunk) for chunk in chunks]
+    for done, each in enumerate(under_way, 1):
+        if (broken := each.result()) is not None:
+            for other in under_way[done:]:
+                other.cancel()
+            return broken
+        if (now := time.monotonic()) - told > PROGRESS_SECONDS:
+            told = now
+            print(f"  {name}: {done * CHUNK:,} of {len(seeds):,} seeds", file=sys.stderr)
+    rate = len(seeds) / (time.monotonic() - began)
+    print(f"{name}: {len(seeds):,} seeds, nothing found ({rate:,.0f} seeds a second)")
+    return None

@@ -1,77 +1,79 @@
 """Scenarios that must hold do, and those that are broken on purpose are caught."""
 
+import json
 import os
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
-from tests.sim.buffer_scenarios import BUFFER_BROKEN
-from tests.sim.hunt import hunt
-from tests.sim.landing_scenarios import LANDING_BROKEN
-from tests.sim.scenarios import CAUGHT_WITH, KNOWN, SOUND
-from tests.sim.storage_scenarios import STORAGE_BROKEN
+from tests.sim.hunt import first_broken
+from tests.sim.scenarios import BROKEN, CAUGHT_WITH, KNOWN, SOUND
 from tests.sim.world import simulate
+from tests.support.effort import SOAKING, effort
 
-CATCH_WITHIN = 1_000
-SAMPLE = 25
+HUNT_WITHIN = 20_000
+SAMPLE = effort(10, soak=25)
+
+RARE = {
+    "landing_blind_pointer": (1023, 1035, 3552),
+    "landing_old_lease": (163, 562, 852),
+    "landing_rebuild_without_ledger": (5036, 6921, 9377),
+    "landing_sweep_forgotten_by_rollback": (1097, 1318, 2183),
+}
+"""Seeds that once caught what is seldom caught, tried first. A change to the simulator or to a protocol may make them
+miss; then the hunt finds others, and these are to be replaced."""
 
 
-@pytest.mark.timeout(600)  # 20,000 seeds keep every core busy for a minute or more: how long is the machine's affair
+@pytest.mark.timeout(effort(300, soak=3_600))  # how long thousands of seeds take is the machine's affair
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_scenario_holds_under_every_seed(name: str, seeds: range) -> None:
-    report = hunt(name, seeds)
+    broken = first_broken(name, seeds)
 
-    assert report is None, f"make sim SCENARIO={name} SEED={report.seed}: {report.failure!r}"
-
-
-@pytest.mark.parametrize("name", STORAGE_BROKEN)
-def test_a_broken_scenario_is_caught(name: str) -> None:
-    report = hunt(name, range(CATCH_WITHIN))
-
-    assert report is not None
-    assert isinstance(report.failure, CAUGHT_WITH)
+    assert broken is None, f"make sim SCENARIO={name} SEED={broken}: {simulate(KNOWN[name], broken).failure!r}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LANDING_BROKEN)
-def test_a_shorter_landing_protocol_is_caught(name: str) -> None:
-    report = hunt(name, range(20 * CATCH_WITHIN))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_scenario_that_is_broken_on_purpose_is_caught(name: str) -> None:
+    """With a soak's seeds it is hunted from the start, so that the recorded ones are not all that ever catches it."""
+    recorded = () if SOAKING else RARE.get(name, ())
+    broken = first_broken(name, chain(recorded, range(HUNT_WITHIN)))
 
-    assert report is not None
-    assert isinstance(report.failure, CAUGHT_WITH)
-
-
-@pytest.mark.parametrize("name", BUFFER_BROKEN)
-def test_a_shorter_queue_protocol_is_caught(name: str) -> None:
-    report = hunt(name, range(CATCH_WITHIN))
-
-    assert report is not None
-    assert isinstance(report.failure, CAUGHT_WITH)
+    assert broken is not None
+    assert isinstance(simulate(KNOWN[name], broken).failure, CAUGHT_WITH)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_seed_replays_to_the_same_trace_in_another_process(name: str) -> None:
-    here = [simulate(KNOWN[name], seed).trace for seed in range(SAMPLE)]
-
-    # Another hash seed: whatever depends on the order of a set shows.
-    there = subprocess.run(
-        [sys.executable, "-c", _PRINT_TRACES, name, str(SAMPLE)],
+@pytest.fixture(scope="module")
+def traces_elsewhere() -> dict[str, list[str]]:
+    """The traces of every scenario in a process with another hash seed: what depends on a set's order shows."""
+    printed = subprocess.run(
+        [sys.executable, "-c", _PRINT_TRACES, str(SAMPLE)],
         env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
-    ).stdout.split()
+        timeout=300,
+    ).stdout
+    traces: dict[str, list[str]] = json.loads(printed)
+    return traces
 
-    assert here == there
+
+@pytest.mark.timeout(300)  # the first waits for all of them
+@pytest.mark.xdist_group("replays")
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_seed_replays_to_the_same_trace_in_another_process(name: str, traces_elsewhere: dict[str, list[str]]) -> None:
+    here = [simulate(KNOWN[name], seed).trace for seed in range(SAMPLE)]
+
+    assert here == traces_elsewhere[name]
     assert len(set(here)) > SAMPLE // 2, "different seeds should differ"
 
 
 _PRINT_TRACES = """
-import sys
+import json, sys
 from tests.sim.scenarios import KNOWN
 from tests.sim.world import simulate
-for seed in range(int(sys.argv[2])):
-    print(simulate(KNOWN[sys.argv[1]], seed).trace)
+seeds = range(int(sys.argv[1]))
+print(json.dumps({name: [simulate(scenario, seed).trace for seed in seeds] for name, scenario in KNOWN.items()}))
 """
