@@ -5,14 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.seaweed import Seaweed
-from tests.support import cost_report, spark
+from tests.support import spark
 from tests.support.effort import SOAKING
 
+pytest_plugins = ["tests.support.cost_report"]
+
 NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(cost_report, "cost-report")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.opening import open_store
+from tests.support.costs import Mechanism, add
 
 ROWS = 10
 SCHEMA = "unit string, number bigint"
@@ -137,6 +138,7 @@ class Lakehouse:
 
     def land(self, table: IcebergTable, *units: str, stager: Any = None, owner: str = "owner") -> Landing | None:
         """Take the units, and land those that were got."""
+        add(Mechanism.LANDINGS)
         lander = self.lander(table, stager, owner=owner)
         ours = self.progress(owner).take(table.uuid, [Unit(unit) for unit in units])
         return asyncio.run(lander.land(ours)) if ours else None

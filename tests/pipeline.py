@@ -25,8 +25,9 @@ from lakehead.run.wiring import Wiring
 from lakehead.spark.settings import EMBEDDED, SparkSettings, embedded_catalog
 from lakehead.state.buffered import BufferedState
 from lakehead.telemetry.emitter import Emitter, Told
-from lakehead.telemetry.events import Happened, TableFailed
+from lakehead.telemetry.events import Happened, PhaseMarked, TableFailed
 from tests.lakehouse import Lakehouse
+from tests.support.costs import Mechanism, add
 
 DAY = date(2026, 1, 1)
 
@@ -126,7 +127,9 @@ class Pipeline:
                 lag_seconds=lag_seconds,
                 reload=reload,
             ).run(selected(config, only))
-        return Ran(tuple(told), summary.exit_code)
+        ran = Ran(tuple(told), summary.exit_code)
+        add(Mechanism.LANDINGS, sum(phase.phase != "watermark" for phase in ran.of(PhaseMarked)))
+        return ran
 
     def catalog(self) -> Catalog:
         """PyIceberg's side of the embedded catalog; close it."""

@@ -44,6 +44,7 @@ from lakehead.spark.settings import EMBEDDED, Properties, embedded_catalog
 from lakehead.state.model import ShardState
 from tests.faults.failpoints import Deadly, Once, Reach, watch_commits, with_failpoints
 from tests.lakehouse import ROWS, Lakehouse, rows_of
+from tests.support.costs import Mechanism, add
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["__main__", "tests.chaos.landing_child"])
@@ -173,6 +174,7 @@ def lander_of(lakehouse: Lakehouse, table: IcebergTable, order: Order) -> Lander
 
 def carry_out(lakehouse: Lakehouse, table: IcebergTable, order: Order, reach: Reach | None = None) -> Landing | None:
     """Take the units of an order and land those that were got."""
+    add(Mechanism.LANDINGS)
     lander = lander_of(lakehouse, table, order)
     if reach is not None:
         lander = with_failpoints(lander, reach)

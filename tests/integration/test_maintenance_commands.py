@@ -1,6 +1,5 @@
 """`lakehead maintain` and `lakehead state`, as they are typed: on a real table, with answers and exit codes."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 from tests.integration.maintenance_scene import opened, plant, snapshots_of
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import ACCESS_KEY, REGION, SECRET_KEY, Seaweed
+from tests.support.commands import lakehead_command
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars
@@ -23,15 +23,21 @@ def house(tmp_path_factory: pytest.TempPathFactory, seaweed: Seaweed) -> Iterato
 
 
 def lakehead(*arguments: object, **variables: str) -> tuple[int, str, str]:
-    ran = subprocess.run(
-        [LAKEHEAD, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        env={**os.environ, **variables},
-    )
+    ran = lakehead_command(*arguments, env=variables)
     return ran.returncode, ran.stdout, ran.stderr
+
+
+def test_commands_work_as_they_are_typed(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("typed")
+    house.land(table, "a")
+    lakehouse, _, ledger = places(house)
+    sweep = ["maintain", "sweep", "t.typed", lakehouse]
+    rebuild = ["state", "rebuild", "t.typed", lakehouse, f"--state=sqlite:///{tmp_path}/state.sqlite", ledger]
+
+    for words, said in ((sweep, "t.typed: 0 files"), (rebuild, "t.typed is settled up to snapshot")):
+        typed = subprocess.run([LAKEHEAD, *words], capture_output=True, text=True, check=False, timeout=200)
+        assert (typed.returncode, typed.stderr) == (0, "")
+        assert typed.stdout.startswith(said)
 
 
 def places(house: Lakehouse) -> list[str]:

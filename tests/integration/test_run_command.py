@@ -26,6 +26,7 @@ from tests.contract.source_scene import Database
 from tests.integration.pipeline_scene import PASSWORD, source_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
+from tests.support.commands import lakehead_command
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
@@ -57,10 +58,13 @@ class Command:
             "tables": list(self.tables),
         }
 
+    def write_config(self) -> None:
+        (self.folder / "config.json").write_text(json.dumps(self.config))
+
     @contextmanager
     def started(self, *options: str, config: str = "config.json", **more: str) -> Iterator["subprocess.Popen[str]"]:
         """It, running in a session of its own, as a terminal has it. None of its processes outlives the test."""
-        (self.folder / "config.json").write_text(json.dumps(self.config))
+        self.write_config()
         process = subprocess.Popen(
             [LAKEHEAD, "run", config, *options],
             cwd=self.folder,
@@ -225,7 +229,8 @@ def test_what_is_wrong_is_told_before_anything_is_started_or_made(shop: Command,
     if source:
         shop.sources = {"shop": {"dialect": "postgresql", "url": "postgresql://user@127.0.0.1:1/shop", **source}}
 
-    done = shop.run(*options, config=config, PATH="/nowhere", JAVA_HOME="/nowhere")  # without a Java
+    shop.write_config()
+    done = lakehead_command("run", config, *options, cwd=shop.folder, env={"PATH": "/nowhere", "JAVA_HOME": "/nowhere"})
 
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr

@@ -4,8 +4,10 @@ Each process adds up what its tests cost and sends it along with their reports; 
 each figure. Over budget is a warning: a machine may be slow, but a suite that grows is seen to grow.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,10 @@ _folders: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
 _mechanisms: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs-file", type=Path, help="write count and seconds of each folder and mechanism, as JSON")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Send along what was spent since the last report."""
@@ -53,7 +59,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
                 _mechanisms[mechanism][1] += seconds
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.costs_file:
+        config.option.costs_file.write_text(json.dumps({**_folders, **_mechanisms}))
     if sum(seconds for _, seconds in _folders.values()) < 60:
         return  # a few tests have no budget
     terminalreporter.section("where the time went")
