@@ -3,7 +3,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+
+# Stamps: .venv has what Lakehead needs to run, and what its developers need besides.
+RUNNABLE := $(VENV)/.runnable
+READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
@@ -13,13 +16,18 @@ help: ## List every command
 
 install: $(READY) ## Make .venv and install the locked dependencies
 
-$(READY): requirements-dev.txt pyproject.toml
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "Lakehead needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=/path/to/python3."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+
+$(RUNNABLE): requirements.txt pyproject.toml | $(BIN)/pip
+	.ci/install requirements.txt
 	@touch $@
+
+$(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
+	.ci/install requirements-dev.txt
+	@touch $@ $(RUNNABLE)
 
 JOBS ?= 2
 test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
@@ -45,7 +53,7 @@ SEED     ?=
 sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n to replay one seed with its story
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--replay $(SEED))
 
-demo: $(READY) ## Load a small shop into Iceberg, change it, load it again (in lakehead-demo/)
+demo: $(RUNNABLE) ## Load a small shop into Iceberg, change it, load it again (in lakehead-demo/)
 	@$(BIN)/lakehead demo
 
 bench-storage: $(READY) ## Measure the stores and the simulator against their limits

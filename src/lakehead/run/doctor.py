@@ -46,7 +46,8 @@ def doctor(
 
     Spark: Java is that of JAVA_HOME, or the first on the path. Jars are fetched once into the cache (LAKEHEAD_CACHE,
     by default ~/.cache/lakehead), from LAKEHEAD_REPOSITORIES (by default Maven Central), or taken from a folder
-    (LAKEHEAD_JARS). The first time also prepares quicker starts. No table is created.
+    (LAKEHEAD_JARS). The first time also prepares quicker starts, unless LAKEHEAD_ARCHIVE is
+    no. No table is created.
 
     Example: lakehead doctor --store file:///tmp/lake
     """

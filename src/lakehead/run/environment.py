@@ -72,16 +72,25 @@ def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] 
     return properties
 
 
+def without_archive(environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:
+    """The environment for a command that makes no class-data archive. It uses one that is there."""
+    return {**environment, "LAKEHEAD_ARCHIVE": "no"}
+
+
 def spark_settings(environment: Mapping[str, str] = ENVIRONMENT) -> SparkSettings:
-    """Settings for Spark: which Java, where jars are fetched from, kept, or lie already."""
+    """Settings for Spark: which Java, where jars are fetched from, kept, or lie already, whether an archive is made."""
     caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     jars = environment.get("LAKEHEAD_JARS")
     java_home = environment.get("JAVA_HOME")
     repositories = environment.get("LAKEHEAD_REPOSITORIES", CENTRAL)
+    archive = environment.get("LAKEHEAD_ARCHIVE") or "yes"
+    if archive not in ("yes", "no"):
+        raise Misconfigured(f"The variable LAKEHEAD_ARCHIVE is {archive!r}. Set it to yes or no; unset, it is yes.")
     return SparkSettings(
         java_home=Path(java_home) if java_home else None,
         path=environment.get("PATH", ""),
         jar_folder=Path(jars) if jars else None,
         cache_folder=Path(environment.get("LAKEHEAD_CACHE") or caches / "lakehead"),
         repositories=tuple(url.strip() for url in repositories.split(",") if url.strip()),
+        class_data_archive=archive == "yes",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehead.errors import Misconfigured
 from lakehead.run.environment import spark_settings, state_password, store_settings
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
@@ -136,14 +137,18 @@ def test_the_environment_becomes_settings_for_spark() -> None:
         "LAKEHEAD_JARS": "/jars",
         "LAKEHEAD_CACHE": "/cache",
         "LAKEHEAD_REPOSITORIES": "https://a.example, https://b.example",
+        "LAKEHEAD_ARCHIVE": "no",
     }
 
     settings, plain = (
         spark_settings(given),
-        spark_settings({"XDG_CACHE_HOME": "/x", "JAVA_HOME": "", "LAKEHEAD_JARS": ""}),
+        spark_settings({"XDG_CACHE_HOME": "/x", "JAVA_HOME": "", "LAKEHEAD_JARS": "", "LAKEHEAD_ARCHIVE": ""}),
     )
 
     assert (settings.java_home, settings.path) == (Path("/jdk"), "/bin")
     assert (settings.jar_folder, settings.cache_folder) == (Path("/jars"), Path("/cache"))
     assert settings.repositories == ("https://a.example", "https://b.example")
     assert (plain.java_home, plain.jar_folder, plain.cache_folder) == (None, None, Path("/x/lakehead"))
+    assert (settings.class_data_archive, plain.class_data_archive) == (False, True)
+    with pytest.raises(Misconfigured, match="yes or no"):
+        spark_settings({"LAKEHEAD_ARCHIVE": "0"})
