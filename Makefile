@@ -9,7 +9,7 @@ RUNNABLE := $(VENV)/.runnable
 READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
+.PHONY: help install check test soak lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,13 +29,17 @@ $(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
 	.ci/install requirements-dev.txt
 	@touch $@ $(RUNNABLE)
 
-JOBS ?= 2
+JOBS   ?= 2
+PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
-	$(BIN)/pytest -q tests/sim
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --ignore tests/sim --durations 20
+	$(PYTEST) --durations 15
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
-	$(BIN)/pytest -q tests/unit tests/sim --sim-seeds 200 -m "not slow"
+	$(PYTEST) tests/unit tests/sim --sim-seeds 200 -m "not slow"
+
+HOURS ?= 1
+soak: $(READY) ## Everything at full length, then new seeds and kills until HOURS=1 are over (8 for a night)
+	@$(BIN)/python -m tests.soak --hours $(HOURS) --jobs $(JOBS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check --quiet .
