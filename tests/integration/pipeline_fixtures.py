@@ -10,11 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.contract.source_scene import Database
-from tests.integration.pipeline_scene import Scene, source_of
+from tests.integration.pipeline_scene import SERVERS, Scene, source_of
 from tests.pipeline import Pipeline
 from tests.support.spark import shared_session
-
-SERVERS = ("postgresql", "mysql")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.contract.source_scene import Database
 from tests.pipeline import Pipeline, Ran
+from tests.support.effort import effort
 
 PLUGINS = ["tests.contract.state_fixtures", "tests.contract.source_fixtures", "tests.integration.pipeline_fixtures"]
 """The `pytest_plugins` of a module of such tests."""
@@ -18,6 +19,9 @@ MARKS = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
 ]
 """Its `pytestmark`."""
+SERVERS = ("postgresql", "mysql")
+ONE_SERVER = pytest.mark.parametrize("scene", effort(SERVERS[:1], soak=SERVERS), indirect=True)
+"""For a test about what comes after the rows have been read, where no dialect plays a part: `make soak` tries all."""
 
 PASSWORD = "SOURCE_PASSWORD"
 """The variable that a pipeline's source takes its password from."""

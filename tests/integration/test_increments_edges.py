@@ -31,7 +31,7 @@ from tests.integration.increment_scene import (
     scd1,
     source_rows,
 )
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -39,6 +39,7 @@ pytestmark = MARKS
 # --- re-readings
 
 
+@ONE_SERVER
 def test_an_older_row_never_replaces_a_newer_one(scene: Scene) -> None:
     """What a lag reads again is merged again: by its watermark, not by when it was read."""
     table = make(scene)
@@ -54,6 +55,7 @@ def test_an_older_row_never_replaces_a_newer_one(scene: Scene) -> None:
     assert [(row[0], row[2]) for row in lake_rows(scene, f"mirror.{table}")] == [(1, "first"), (2, "alike")]
 
 
+@ONE_SERVER
 def test_a_merge_filter_that_would_double_a_row_is_refused(scene: Scene) -> None:
     table = make(scene)
     fill(scene, table, 1, 2)
@@ -123,6 +125,7 @@ def test_numbers_have_no_lag(scene: Scene) -> None:
 # --- append
 
 
+@ONE_SERVER
 def test_appended_rows_come_once_and_a_reload_replaces_them_all_at_once(scene: Scene) -> None:
     kinds = {"moment": make(scene), "number": make(scene, "id bigint, at bigint, v text")}
     orders = [append(table, lag_seconds=60 if kind == "moment" else 0) for kind, table in kinds.items()]
@@ -167,6 +170,7 @@ def test_rows_without_a_watermark_are_not_appended_time_and_again(scene: Scene) 
 # --- crashes between raw and mirror
 
 
+@ONE_SERVER
 def test_a_mirror_that_a_crash_left_behind_is_finished_without_the_source(scene: Scene) -> None:
     table = make(scene)
     fill(scene, table, 1, 2, 3)
@@ -219,6 +223,7 @@ def rebuild(scene: Scene, *tables: str) -> None:
         assert told.exit_code == 0, told.output
 
 
+@ONE_SERVER
 def test_nothing_is_doubled_or_lost_by_a_run_after_the_state_was_lost_and_rebuilt(scene: Scene) -> None:
     """After a whole increment or reload, in the middle of its slices, and between raw and mirror."""
     cuts = (None, "stage_incremental_slice", "commit_incremental")

@@ -28,7 +28,7 @@ from tests.integration.increment_scene import (
     scd1,
     source_rows,
 )
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
 from tests.pipeline import Ran
 
 pytest_plugins = PLUGINS
@@ -62,6 +62,7 @@ def test_a_reload_equals_a_fresh_load(scene: Scene) -> None:
     assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
 
 
+@ONE_SERVER
 def test_readers_see_the_old_rows_or_the_new_ones_while_a_table_is_reloaded(scene: Scene) -> None:
     table = make(scene)
     fill(scene, table, *range(1, 7), v="old")
@@ -105,6 +106,7 @@ def reading(scene: Scene, table: str, seen: list[frozenset[tuple[object, object]
 
 
 @pytest.mark.parametrize("step", ["stage_incremental_slice", "commit_incremental"])
+@ONE_SERVER
 def test_a_reload_that_was_cut_short_is_taken_up_and_readers_keep_the_old_rows_till_then(
     scene: Scene, step: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_reload_that_was_cut_short_is_taken_up_and_readers_keep_the_old_rows_t
         assert (planned(again).slices, planned(again).done) == (3, landed)
 
 
+@ONE_SERVER
 def test_a_reload_of_a_table_that_has_lost_all_rows_keeps_what_is_there_and_says_so(scene: Scene) -> None:
     merged, appended = make(scene), make(scene)
     orders = [scd1(merged), append(appended)]
@@ -150,6 +153,7 @@ def test_a_reload_of_a_table_that_has_lost_all_rows_keeps_what_is_there_and_says
     assert len(lake_rows(scene, f"mirror.{merged}")) == len(lake_rows(scene, f"raw.{appended}")) == 2
 
 
+@ONE_SERVER
 def test_a_reload_is_not_lost_because_another_run_has_planned_first(scene: Scene) -> None:
     table = make(scene)
     fill(scene, table, 1, 2)

@@ -22,7 +22,7 @@ from tests.integration.increment_scene import (
     source_rows,
     told_by_snapshot,
 )
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -31,6 +31,7 @@ pytestmark = MARKS
 # --- duplicate keys
 
 
+@ONE_SERVER
 def test_of_one_key_the_newest_row_wins_in_whatever_order_they_came(scene: Scene) -> None:
     """By the watermark, then the tiebreaks; rows alike in both are decided alike by every run."""
     later = DAY + timedelta(microseconds=1)
@@ -81,6 +82,7 @@ def test_rows_without_a_watermark_are_included_excluded_or_refused_and_counted(s
     assert scene.pipeline.snapshots(f"raw.{tables['fail']}") == []
 
 
+@ONE_SERVER
 def test_rows_without_a_key_are_included_excluded_or_refused_and_counted(scene: Scene) -> None:
     rules = ("include", "exclude", "fail")
     tables = {rule: make(scene, "id bigint, half bigint, at {moment}, v text") for rule in rules}

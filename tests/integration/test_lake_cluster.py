@@ -1,6 +1,5 @@
 """A landing on a real cluster: workers write the files, and a task that runs twice lands its rows once."""
 
-import gc
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -13,9 +12,9 @@ import pytest
 from lakehead.lake.landing import Share
 from lakehead.run.environment import spark_settings
 from lakehead.spark.java import find_java
-from lakehead.spark.session import build_session, stop_session
 from tests.lakehouse import ROWS, Lakehouse
 from tests.servers.cluster import MEMORY, WORKERS, Cluster
+from tests.support.spark import own_session
 
 pytestmark = [
     pytest.mark.own_jvm,
@@ -62,12 +61,10 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakehouse]:
                 **SPECULATION,
             },
         )
-        session = build_session(settings)
-        lakehouse = Lakehouse(folder, session, settings.catalogs)
-        yield lakehouse
-        lakehouse.close()
-        stop_session(session)
-        gc.collect()
+        with own_session(settings) as session:
+            lakehouse = Lakehouse(folder, session, settings.catalogs)
+            yield lakehouse
+            lakehouse.close()
     finally:
         cluster.stop()
 

@@ -1,7 +1,6 @@
 """Landings on a real session: what a snapshot says, what readers see meanwhile, and what stops a landing."""
 
 import asyncio
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from lakehead.lake.ports import AuditFailed, HistoryBroken, Staged
 from lakehead.lake.protocol import Audit, fence
 from lakehead.lake.rows import Change, NewFiles, Read
 from lakehead.lake.table import IcebergTable
-from lakehead.spark.session import build_session, stop_session
 from tests.lakehouse import ROWS, Lakehouse, rows_of, unit_merge
+from tests.support.spark import own_session
 
 pytestmark = [
     pytest.mark.own_jvm,
@@ -39,12 +38,10 @@ REACHED = Reached(datetime(2026, 11, 16, 1, 2, 3, 456_789, tzinfo=UTC), 7, date(
 def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakehouse]:
     folder = tmp_path_factory.mktemp("landing")
     settings = replace(Lakehouse.settings(folder), master="local[2,2]")  # a task may fail once
-    session = build_session(settings)
-    lakehouse = Lakehouse(folder, session, settings.catalogs)
-    yield lakehouse
-    lakehouse.close()
-    stop_session(session)
-    gc.collect()
+    with own_session(settings) as session:
+        lakehouse = Lakehouse(folder, session, settings.catalogs)
+        yield lakehouse
+        lakehouse.close()
 
 
 def summary_of(table: IcebergTable) -> dict[str, str]:

@@ -16,7 +16,7 @@ from lakehead.ids import RandomIds
 from lakehead.state.opening import open_state
 from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import RunDone, TableDone, TableFailed, TableProgress, TableSkipped, TableStart
-from tests.integration.pipeline_scene import MARKS, PASSWORD, PLUGINS, Scene
+from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PASSWORD, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -103,6 +103,7 @@ def test_never_more_tables_are_worked_on_than_the_configuration_says(on_sqlite: 
         assert started == [table["table"] for table in tables]
 
 
+@ONE_SERVER
 def test_each_tables_jobs_are_in_its_group_and_each_snapshot_names_its_own_units(scene: Scene) -> None:
     names, gathered = [small(scene, rows=3) for _ in range(3)], threading.Barrier(3)
     tables = [{"table": name, "mode": "scd1", "incremental_column": "id", "primary_keys": ["id"]} for name in names]
@@ -233,6 +234,7 @@ def test_what_is_wrong_with_a_source_is_one_sentence_and_nothing_is_made(scene: 
     assert nothing_is_made(scene, *roots.values())
 
 
+@ONE_SERVER
 def test_a_missing_secret_and_an_unknown_table_are_told_before_anything_is_opened(scene: Scene) -> None:
     name = small(scene)
 
@@ -243,6 +245,7 @@ def test_a_missing_secret_and_an_unknown_table_are_told_before_anything_is_opene
     assert not scene.pipeline.exists(f"raw.{name}")
 
 
+@ONE_SERVER
 def test_only_the_tables_that_are_named_are_loaded(scene: Scene) -> None:
     one, other = small(scene), small(scene)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -203,6 +203,7 @@ def in_both_modes(name: str, **more: object) -> list[dict[str, object]]:
     return [{**keys, "name": f"{name}_{mode}", "mode": mode} for mode in ("full", "scd1")]
 
 
+@ONE_SERVER
 def test_final_and_mirror_are_partitioned_as_the_configuration_says(scene: Scene) -> None:
     name = scene.name()
     moment = {"postgresql": "timestamp", "mysql": "datetime(6)"}[scene.database.kind]
@@ -249,6 +250,7 @@ def partitions_of(scene: Scene, name: str) -> tuple[list[tuple[Any, ...]], list[
     ("by", "said"),
     [("nowhere", "'nowhere': it has no such column"), ("days(kind)", "day of 'kind', a string")],
 )
+@ONE_SERVER
 def test_a_partition_that_cannot_be_is_one_sentence_and_nothing_is_made(scene: Scene, by: str, said: str) -> None:
     name = one_row(scene, {"kind": ("varchar(10)", "'a'", "a")})
 
@@ -260,6 +262,7 @@ def test_a_partition_that_cannot_be_is_one_sentence_and_nothing_is_made(scene: S
         assert nothing_is_made(scene, str(table))
 
 
+@ONE_SERVER
 def test_a_table_that_is_partitioned_otherwise_than_the_configuration_says_is_refused(scene: Scene) -> None:
     name = one_row(scene, {"kind": ("varchar(10)", "'a'", "a")})
     assert scene.run(*in_both_modes(name, partition_by=["bucket(4, id)"])).errors == {}

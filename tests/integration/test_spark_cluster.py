@@ -1,6 +1,5 @@
 """A session on a real cluster: tasks in Python and Iceberg's writers run on the workers."""
 
-import gc
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -14,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from lakehead.run.environment import spark_settings
 from lakehead.spark.java import find_java
-from lakehead.spark.session import build_session, stop_session
 from tests.servers.cluster import MEMORY, WORKERS, Cluster
+from tests.support.spark import own_session
 
 pytestmark = [
     pytest.mark.own_jvm,
@@ -36,27 +35,24 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def spark(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = build_session(
-        replace(
-            spark_settings(),
-            master=cluster.master,
-            lakehouse=tmp_path_factory.mktemp("lakehouse"),
-            python=sys.executable,
-            conf={
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.executor.memory": MEMORY,
-                "spark.executor.cores": "1",
-                "spark.cores.max": str(WORKERS),
-                # The job of a test begins when every worker has an executor, and so runs on all of them.
-                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-            },
-        )
+    settings = replace(
+        spark_settings(),
+        master=cluster.master,
+        lakehouse=tmp_path_factory.mktemp("lakehouse"),
+        python=sys.executable,
+        conf={
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": MEMORY,
+            "spark.executor.cores": "1",
+            "spark.cores.max": str(WORKERS),
+            # The job of a test begins when every worker has an executor, and so runs on all of them.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        },
     )
-    yield session
-    stop_session(session)
-    gc.collect()
+    with own_session(settings) as session:
+        yield session
 
 
 def test_python_tasks_run_on_the_workers_in_utc_with_the_python_of_the_settings(spark: SparkSession) -> None:

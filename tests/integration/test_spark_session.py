@@ -1,6 +1,5 @@
 """A real session: quiet, in UTC, one for each thread, with jobs that know their table."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -21,8 +20,9 @@ from pyspark.sql import SparkSession
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import spark_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
-from lakehead.spark.session import build_session, stop_session
+from lakehead.spark.session import build_session
 from lakehead.spark.settings import embedded_catalog
+from tests.support.spark import own_session
 
 pytestmark = [
     pytest.mark.own_jvm,
@@ -38,10 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spark(folder: Path) -> Iterator[SparkSession]:
-    session = build_session(replace(spark_settings(), lakehouse=folder))
-    yield session
-    stop_session(session)
-    gc.collect()
+    with own_session(replace(spark_settings(), lakehouse=folder)) as session:
+        yield session
 
 
 def test_the_embedded_catalog_is_one_that_pyiceberg_shares(spark: SparkSession, folder: Path) -> None:

@@ -6,7 +6,8 @@ it; those that are about the start itself, or need another master, stop it and s
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -58,6 +59,18 @@ def shared_session(settings: SparkSettings) -> SparkSession:
             _shared = build_session(base)
     _give(_shared, session_conf(replace(settings, master=MASTER), (), None))
     return _shared.newSession()
+
+
+@contextmanager
+def own_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session in a JVM of its own, for a module marked `own_jvm`."""
+    with spent_on(Mechanism.JVM):
+        session = build_session(settings)
+    try:
+        yield session
+    finally:
+        stop_session(session)
+        gc.collect()
 
 
 def stop_shared() -> None:
