@@ -12,6 +12,7 @@ from pathlib import Path
 import pyspark
 
 from tests.servers.ports import free_ports
+from tests.support.costs import Mechanism, spent_on
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
@@ -34,6 +35,7 @@ class Cluster:
         """Its master URL."""
         return f"spark://127.0.0.1:{self._port}"
 
+    @spent_on(Mechanism.SERVER)
     def start(self) -> None:
         """Start the master, then the workers."""
         self._run("master.Master", "--port", str(self._port), "--webui-port", str(self._pages))

@@ -13,6 +13,7 @@ from uuid import uuid4
 import psycopg
 
 from tests.servers.ports import free_ports
+from tests.support.costs import Mechanism, spent_on
 
 USER = "lakehead"
 PASSWORD = "s3cret/of:a@test"
@@ -28,6 +29,7 @@ class Postgres:
         self._folder = Path(tempfile.mkdtemp(prefix="lakehead-postgres-"))
         self._made = False
 
+    @spent_on(Mechanism.SERVER)
     def start(self) -> None:
         """Make the data folder, the first time, and start the server."""
         if not self._made:
