@@ -293,8 +293,8 @@ def database_in(server: Postgres | MariaDB) -> Iterator[Database]:
 
 SLOW = {"postgresql": "pg_sleep(id * 0 + 100) IS NULL", "mysql": "SLEEP(id * 0 + 100) = 1"}
 READING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%slow%'",
-    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE state = 'User sleep'",
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()",
+    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE state = 'User sleep' AND db = DATABASE()",
 }
 
 
