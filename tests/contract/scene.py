@@ -11,16 +11,22 @@ import pytest
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Created, Exists, Object, Replaced, Stale, Store, Version
-from tests.faults.proxy import Fault, Proxy, Weather, proxy
+from lakehead.storage.remote import RemoteStore
+from lakehead.storage.writes import Seen
+from tests.faults.proxy import SILENT, Fault, Proxy, Weather, proxy
 from tests.servers.ports import free_ports
 from tests.servers.seaweed import BUCKET, Seaweed
 
 KEY = "thing"
 BEFORE, OURS, THEIRS, NEWER = b"before", b"ours", b"theirs", b"newer"
 ATTEMPTS = 2
-"""Tries where all of them are to fail; elsewhere there are more than a test needs."""
+"""Tries where all of them are to fail."""
+MANY = 100
+"""Tries where one is to succeed, but the answers to the others may come too late on a busy machine."""
 HURRIED = 0.3
-PATIENT = 10.0
+"""Seconds to wait for what will never be answered."""
+PATIENT = 30.0
+"""Seconds to wait for what will be, however busy the machine is."""
 
 create_and_replace = pytest.mark.parametrize("deed", ["create", "replace"])
 
@@ -69,6 +75,24 @@ class Scene:
         assert self.proxy.answers["PUT", 200] == 1
 
 
+@dataclass(frozen=True, slots=True)
+class HurriedInSilence:
+    """Requests that are given up soon if the proxy leaves them without an answer, and waited for if it does not."""
+
+    proxy: Proxy
+    hurried: RemoteStore
+    patient: RemoteStore
+
+    async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
+        return await self._store("PUT").attempt(key, body, nonce=nonce, expected=expected)
+
+    async def look(self, key: str) -> Seen | None:
+        return await self._store("HEAD").look(key)
+
+    def _store(self, method: str) -> RemoteStore:
+        return self.patient if self.proxy.will_answer(method) else self.hurried
+
+
 @asynccontextmanager
 async def scene(
     seaweed: Seaweed,
@@ -78,12 +102,23 @@ async def scene(
     attempts: int = 6,
     weather: Weather | None = None,
 ) -> AsyncIterator[Scene]:
+    """A key and a proxy before it. `within` bounds reads and writes without a precondition, answered or not."""
     url = f"s3://{BUCKET}/{uuid4()}"
     theirs = open_store(url, seaweed.settings())
     version = await theirs.put(KEY, BEFORE) if deed == "replace" else None
     async with proxy(seaweed.endpoint, weather=weather) as between:
-        settings = seaweed.settings(endpoint=between.endpoint, request_timeout=within)
-        yield Scene(between, open_store(url, replace(settings, backoff=hardly_any_pause(attempts))), theirs, version)
+
+        def through_the_proxy(seconds: float) -> RemoteStore:
+            settings = seaweed.settings(endpoint=between.endpoint, request_timeout=seconds)
+            store = open_store(url, replace(settings, backoff=hardly_any_pause(attempts)))
+            assert isinstance(store, RemoteStore)
+            return store
+
+        ours = through_the_proxy(within)
+        if weather is None:
+            remote = HurriedInSilence(between, through_the_proxy(HURRIED), through_the_proxy(PATIENT))
+            ours._writes = replace(ours._writes, remote=remote)
+        yield Scene(between, ours, theirs, version)
 
 
 def hardly_any_pause(attempts: int) -> Backoff:
@@ -98,4 +133,4 @@ def nobodys(seaweed: Seaweed) -> Store:
 
 def patience(fault: Fault) -> float:
     """How long to wait for an answer: only where none will come is it worth being quick."""
-    return HURRIED if fault.name.startswith("TIMEOUT") else PATIENT
+    return HURRIED if fault in SILENT else PATIENT

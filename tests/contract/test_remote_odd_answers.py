@@ -11,7 +11,7 @@ import pytest
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Created, Store
-from tests.contract.scene import BEFORE, HURRIED, KEY, OURS, create_and_replace, hardly_any_pause, run, scene
+from tests.contract.scene import BEFORE, HURRIED, KEY, MANY, OURS, create_and_replace, hardly_any_pause, run, scene
 from tests.faults.proxy import Fault, Request, Silence, failure, loopback, proxy
 from tests.servers.seaweed import BUCKET, Seaweed
 
@@ -72,7 +72,7 @@ def test_a_write_applied_before_the_server_went_away_is_unknown(
 
 def test_a_delete_that_timed_out_is_tried_again(seaweed: Seaweed) -> None:
     async def story() -> None:
-        async with scene(seaweed, within=HURRIED) as on:
+        async with scene(seaweed, within=HURRIED, attempts=MANY) as on:
             await on.theirs.put(KEY, BEFORE)
             on.proxy.script("POST", [Fault.TIMEOUT])
             await on.ours.delete(KEY)

@@ -15,6 +15,7 @@ from tests.contract.scene import (
     BEFORE,
     HURRIED,
     KEY,
+    MANY,
     NEWER,
     OURS,
     THEIRS,
@@ -27,6 +28,7 @@ from tests.contract.scene import (
 )
 from tests.faults.proxy import Fault, Weather
 from tests.servers.seaweed import Seaweed
+from tests.support.effort import effort
 
 # --- one fault
 
@@ -35,7 +37,7 @@ from tests.servers.seaweed import Seaweed
 @of_any(Fault.CONFLICT, Fault.PRECONDITION, Fault.UNAVAILABLE, Fault.TIMEOUT)
 def test_a_write_that_never_reached_the_server_is_tried_again(seaweed: Seaweed, deed: str, fault: Fault) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=patience(fault)) as on:
+        async with scene(seaweed, deed) as on:
             on.proxy.script("PUT", [fault])
             await on.assert_succeeded(await on.write())
             assert on.proxy.seen["PUT"] >= 2
@@ -49,7 +51,7 @@ def test_a_write_that_was_applied_without_our_being_told_is_our_success(
     seaweed: Seaweed, deed: str, fault: Fault
 ) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=patience(fault)) as on:
+        async with scene(seaweed, deed) as on:
             on.proxy.script("PUT", [fault])
             await on.assert_succeeded(await on.write())
 
@@ -73,7 +75,7 @@ def test_a_look_that_fails_does_not_spoil_the_success(seaweed: Seaweed, deed: st
 @create_and_replace
 def test_a_write_that_lands_just_before_we_look_is_our_success(seaweed: Seaweed, deed: str) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=HURRIED) as on:
+        async with scene(seaweed, deed) as on:
             on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
             on.proxy.before("HEAD", on.proxy.release)
             await on.assert_succeeded(await on.write())
@@ -84,13 +86,13 @@ def test_a_write_that_lands_just_before_we_look_is_our_success(seaweed: Seaweed,
 @create_and_replace
 def test_a_write_that_lands_just_before_it_is_tried_again_is_our_success(seaweed: Seaweed, deed: str) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=HURRIED) as on:
+        async with scene(seaweed, deed) as on:
 
             async def land_at_the_second_try() -> None:
                 on.proxy.before("PUT", on.proxy.release)
 
             on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
-            on.proxy.before("HEAD", land_at_the_second_try)
+            on.proxy.before("PUT", land_at_the_second_try)
             await on.assert_succeeded(await on.write())
             assert on.proxy.answers["PUT", 412] >= 1
 
@@ -100,7 +102,7 @@ def test_a_write_that_lands_just_before_it_is_tried_again_is_our_success(seaweed
 @create_and_replace
 def test_a_write_that_lands_after_our_success_changes_nothing(seaweed: Seaweed, deed: str) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=HURRIED) as on:
+        async with scene(seaweed, deed) as on:
             on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
             await on.assert_succeeded(outcome := await on.write())
             assert isinstance(outcome, Created | Replaced)
@@ -116,10 +118,11 @@ def test_a_write_that_lands_after_our_success_changes_nothing(seaweed: Seaweed, 
 @create_and_replace
 def test_of_two_tries_that_land_after_we_gave_up_one_is_stored(seaweed: Seaweed, deed: str) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=HURRIED, attempts=ATTEMPTS) as on:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
             on.proxy.script("PUT", repeat(Fault.TIMEOUT_LANDS_LATER))
             with pytest.raises(OutcomeUnknown):
                 await on.write()
+            await on.proxy.until_seen("PUT", ATTEMPTS)
             assert await on.proxy.release() == [200, 412]
             assert (await on.there()).body == OURS
 
@@ -135,11 +138,12 @@ def test_a_write_that_may_have_been_applied_is_unknown_when_nobody_can_tell(
     seaweed: Seaweed, deed: str, fault: Fault
 ) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=patience(fault), attempts=ATTEMPTS) as on:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
             on.proxy.script("PUT", repeat(fault))
             on.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
             with pytest.raises(OutcomeUnknown, match=KEY):
                 await on.write()
+            await on.proxy.until_seen("PUT", ATTEMPTS)
             assert on.proxy.seen["PUT"] == ATTEMPTS
 
     run(story())
@@ -193,7 +197,7 @@ def test_a_write_to_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, d
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
 def test_a_doubtful_write_over_which_somebody_else_wrote_is_unknown(seaweed: Seaweed, deed: str, fault: Fault) -> None:
     async def story() -> None:
-        async with scene(seaweed, deed, within=patience(fault)) as on:
+        async with scene(seaweed, deed) as on:
             on.proxy.script("PUT", [fault])
             on.proxy.before("HEAD", on.they_write)
             with pytest.raises(OutcomeUnknown, match=KEY):
@@ -272,7 +276,7 @@ def test_a_read_that_fails_at_first_is_tried_again(
     seaweed: Seaweed, method: str, read: Read, expected: object, fault: Fault
 ) -> None:
     async def story() -> None:
-        async with scene(seaweed, within=patience(fault)) as on:
+        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
             on.proxy.script(method, [fault])
             assert await read(on.ours) == expected
             assert on.proxy.seen[method] >= 2
@@ -291,6 +295,7 @@ def test_a_read_that_fails_each_time_is_unavailable(
             on.proxy.script(method, repeat(fault))
             with pytest.raises(Unavailable):
                 await read(on.ours)
+            await on.proxy.until_seen(method, ATTEMPTS)
             assert on.proxy.seen[method] == ATTEMPTS
 
     run(story())
@@ -308,7 +313,7 @@ def test_a_read_from_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, 
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
 def test_a_put_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
     async def story() -> None:
-        async with scene(seaweed, within=patience(fault)) as on:
+        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
             on.proxy.script("PUT", [fault])
             version = await on.ours.put(KEY, OURS)
             there = await on.there()
@@ -320,7 +325,7 @@ def test_a_put_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.RESET_APPLIED)
 def test_a_delete_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
     async def story() -> None:
-        async with scene(seaweed, within=patience(fault)) as on:
+        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
             on.proxy.script("POST", [fault])
             await on.ours.delete(KEY)
             assert await on.theirs.get(KEY) is None
@@ -330,7 +335,7 @@ def test_a_delete_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fa
 
 # --- everything at once
 
-TASKS, INCREMENTS, CHANCE = 8, 10, 0.05
+TASKS, INCREMENTS, CHANCE = 8, effort(5, soak=10), 0.05
 SENT_TWICE = frozenset({Fault.PRECONDITION_APPLIED})
 """What makes a refusal untrue if somebody else replaces our write before we look: then only the body can tell."""
 
@@ -367,6 +372,7 @@ def test_in_a_storm_every_increment_is_counted_once(seaweed: Seaweed, seed: int,
     async def story() -> None:
         async with scene(seaweed, within=HURRIED, weather=weather) as on:
             await on.theirs.put(KEY, json.dumps({"count": 0, "entries": []}).encode())
+            on.proxy.script("PUT", weather.chances)  # each fault once for certain, and then by chance
             async with asyncio.TaskGroup() as tasks:
                 for number in range(TASKS):
                     tasks.create_task(task(on.ours, number))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import accumulate
+from itertools import accumulate, chain
 from random import Random
 from urllib.parse import urlsplit
 
@@ -36,6 +36,8 @@ class Fault(Enum):
 
 ONLY_TO_WRITES = frozenset({Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED, Fault.TIMEOUT_LANDS_LATER})
 """What makes no sense for a read, so that chance spares it."""
+SILENT = frozenset({Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.TIMEOUT_LANDS_LATER})
+"""What is never answered, so that the client's patience decides."""
 
 
 class Silence(Enum):
@@ -136,12 +138,26 @@ class Proxy:
         self._scripts: dict[str, Iterator[Fault]] = {}
         self._actions: dict[str, Callable[[], Awaitable[object]]] = {}
         self._held: deque[Request] = deque()
+        self._arrival = asyncio.Condition()
         self.endpoint = ""
         """Its address, to be given to the client instead of the server's."""
 
     def script(self, method: str, faults: Iterable[Fault]) -> None:
         """The next requests of this method get these faults, one each; those after them none."""
         self._scripts[method] = iter(faults)
+
+    def will_answer(self, method: str) -> bool:
+        """Whether the script lets the next request of this method be answered."""
+        script = self._scripts.get(method, iter(()))
+        fault = next(script, None)
+        if fault is not None:
+            self._scripts[method] = chain([fault], script)
+        return fault not in SILENT
+
+    async def until_seen(self, method: str, number: int) -> None:
+        """Wait until so many requests of this method have come: a client may give up before what it sent is read."""
+        async with self._arrival:
+            await self._arrival.wait_for(lambda: self.seen[method] >= number)
 
     def before(self, method: str, action: Callable[[], Awaitable[object]]) -> None:
         """Do something between the arrival of the next request of this method and its handling."""
@@ -153,7 +169,9 @@ class Proxy:
 
     async def handle(self, request: Request) -> bytes | Silence:
         """Answer one request of the client."""
-        self.seen[request.method] += 1
+        async with self._arrival:
+            self.seen[request.method] += 1
+            self._arrival.notify_all()
         if (action := self._actions.pop(request.method, None)) is not None:
             await action()
         fault = next(self._scripts.get(request.method, iter(())), None)
