@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.errors import Misconfigured
@@ -113,7 +113,6 @@ def plan_of(table: dict[str, Any], policy: SlicingPolicy) -> tuple[Slice, ...]:
     return AdaptivePlanner().plan(asked, facts(probe, **table["reach"])).slices
 
 
-@settings(deadline=None)  # others use the machine too
 @given(tables(), policies)
 def test_every_row_of_the_window_is_in_exactly_one_slice(table: dict[str, Any], policy: SlicingPolicy) -> None:
     slices = plan_of(table, policy)
@@ -127,7 +126,6 @@ def test_every_row_of_the_window_is_in_exactly_one_slice(table: dict[str, Any], 
             assert not below(value, table["stored"]), "what must not be read twice is not"
 
 
-@settings(deadline=None)  # others use the machine too
 @given(tables(), policies)
 def test_slices_follow_each_other_and_their_watermarks_only_grow(table: dict[str, Any], policy: SlicingPolicy) -> None:
     slices = plan_of(table, policy)
@@ -148,7 +146,6 @@ def test_slices_follow_each_other_and_their_watermarks_only_grow(table: dict[str
         after = each.watermark
 
 
-@settings(deadline=None)  # others use the machine too
 @given(
     st.sampled_from(DIVISIBLE).flatmap(lambda kind: st.lists(values_of(kind), min_size=1, max_size=60)),
     st.integers(1, 20),
@@ -284,7 +281,6 @@ def test_decimals_of_many_digits_are_cut_without_rounding() -> None:
     assert [each.watermark for each in slices] == [Decimal(f"{10**37}.{digit}") for digit in (2, 5, 9)]
 
 
-@settings(deadline=None)  # others use the machine too
 @given(st.integers(-(10**30), 10**30), st.integers(0, 10**40), st.integers(1, MOST_SLICES), st.integers(1, 10**40))
 def test_caps_hold_for_absurd_spans(first: int, width: int, most: int, step: int) -> None:
     span = Piece(first, first + width, rows=10**30)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.transforms import parse_transform
@@ -31,6 +31,7 @@ from pyiceberg.utils import datetime as times
 from lakehead.lake import datafiles
 from lakehead.lake.conform import Refused
 from lakehead.lake.datafiles import DataFile, DataFiles, Key, Target, same_partition
+from tests.support.effort import effort
 
 COLUMNS = pa.schema(
     [
@@ -418,7 +419,7 @@ def test_rows_that_do_not_fit_are_refused_before_a_file_is_begun(tmp_path: Path)
 partitions = st.lists(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-50, 50)), max_size=20), max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(max_examples=effort(50, soak=500))
 @given(
     batches=partitions,
     parted=st.booleans(),

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.source.splits import block_cuts, cut_evenly, ranges
@@ -13,7 +13,6 @@ def sizes(values: list[int], cuts: tuple[object, ...]) -> list[int]:
     return [sum(low <= value < high for value in values) for low, high in pairwise(bounds)]  # type: ignore[operator]
 
 
-@settings(deadline=None)  # the first call pays for what is loaded then
 @given(st.lists(st.integers(-20, 20), min_size=1).map(sorted), st.integers(1, 12))
 def test_cuts_rise_and_say_how_large_the_largest_range_is(values: list[int], number: int) -> None:
     cut = cut_evenly(values, number)
@@ -44,7 +43,6 @@ def test_ranges_hold_every_row_once() -> None:
     assert ranges("k", ["1", "5"])[1] == "k >= 1 AND k < 5"
 
 
-@settings(deadline=None)  # the first call pays for what is loaded then
 @given(st.lists(st.integers(0, 500), max_size=6), st.integers(1, 12))
 def test_blocks_of_several_relations_are_cut_evenly_together(pages: list[int], number: int) -> None:
     cuts = block_cuts(pages, number)

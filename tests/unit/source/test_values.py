@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.source.errors import NotExact
@@ -28,7 +28,6 @@ def numbers(draw: st.DrawFn) -> str:
     return f"{draw(st.sampled_from(['', '-']))}{whole}{'.' if part else ''}{part}"
 
 
-@settings(deadline=None)  # the first call pays for what is loaded then
 @given(numbers(), st.integers(1, 38), st.data())
 def test_a_text_becomes_that_very_decimal_or_is_refused(text: str, precision: int, data: st.DataObject) -> None:
     scale = data.draw(st.integers(0, precision))
@@ -92,7 +91,6 @@ def test_a_long_value_is_cut_in_the_sentence() -> None:
     assert len(str(refused.value)) < 400
 
 
-@settings(deadline=None)  # the first call pays for what is loaded then
 @given(st.floats(allow_nan=False))
 def test_a_float_as_text_is_that_very_float(number: float) -> None:
     assert converted([repr(number)], pa.float64()) == [number]

@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.ids import RandomIds
@@ -46,7 +46,6 @@ def test_merged_spans_are_the_fewest_that_hold_the_same_numbers(spans: list[tupl
     assert merged(spans) == fewest(held(spans))
 
 
-@settings(deadline=None)  # every example writes to a disk that others use too
 @given(st.lists(landing_parts, max_size=6))
 def test_what_is_stored_after_each_settle_is_the_set_of_all_that_landed(
     state: State, chain: list[tuple[Numbered, ...]]
