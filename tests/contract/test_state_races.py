@@ -10,10 +10,11 @@ from lakehead.state.model import Pointer, ShardState
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.contract.state_scene import FIRST, SECOND, THIRD, Child, HandClock, children
+from tests.support.effort import effort
 
 pytest_plugins = ["tests.contract.state_fixtures"]
 
-ROUNDS = 20
+ROUNDS = effort(10, soak=20)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def two(pair: list[Child], state_url: str, request: pytest.FixtureRequest) -> li
 def test_two_processes_open_a_new_database_at_once(
     pair: list[Child], state_server: str, new_state_url: Callable[[], str]
 ) -> None:
-    for _ in range(40 if state_server == "sqlite" else 4):
+    for _ in range(effort(20, soak=40) if state_server == "sqlite" else effort(2, soak=4)):
         url = new_state_url()
         for child in pair:
             child.tell("open", url=url)
@@ -118,7 +119,7 @@ def test_a_plan_made_while_others_settle_answers_the_numbers_that_belong_to_its_
 
 def test_shards_that_are_opened_while_their_landing_is_settled_end_completed(two: list[Child], state: State) -> None:
     units = [f"unit {n}" for n in range(2_000)]
-    for _ in range(5):
+    for _ in range(effort(2, soak=5)):
         table = str(uuid4())
         new = (FIRST.snapshot, FIRST.last_landing)
         two[0].tell("settle", table=table, expected=None, new=new, units=units, watermark=1, who="one")

@@ -13,6 +13,7 @@ from lakehead.ids import RandomIds
 from lakehead.storage.keys import MAX_KEY_BYTES, MAX_SEGMENT_BYTES, InvalidKey
 from lakehead.storage.port import Created, Entry, Exists, Object, Replaced, Stale, Store, Version
 from lakehead.storage.probe import probe
+from tests.support.effort import effort
 
 WRITERS = 16
 MIB = 1 << 20
@@ -134,7 +135,7 @@ def test_put_stores_whatever_is_there(store: Store) -> None:
 
 
 def test_of_many_who_create_one_key_exactly_one_wins(store: Store) -> None:
-    rounds = 200
+    rounds = effort(50, soak=200)
 
     async def one_round(n: int) -> None:
         bodies = [f"{n} {writer}".encode() for writer in range(WRITERS)]
@@ -246,7 +247,7 @@ def test_a_range_or_a_listing_that_makes_no_sense_is_refused(
         run(call(store))
 
 
-@pytest.mark.parametrize("size", [0, 64 * MIB], ids=["empty", "64 MiB"])
+@pytest.mark.parametrize("size", [0, effort(16, soak=64) * MIB], ids=["empty", "large"])
 def test_bodies_of_every_size_come_back_as_they_were(store: Store, size: int) -> None:
     body = (b"0123456789abcdef" * (size // 16 + 1))[:size]
 
@@ -311,7 +312,7 @@ def test_a_listing_starts_after_the_key_named(store: Store) -> None:
 
 
 def test_a_long_listing_comes_in_pages_and_in_order(store: Store) -> None:
-    keys = [f"many/{n:05}" for n in range(2_100)]
+    keys = [f"many/{n:05}" for n in range(effort(1_100, soak=2_100))]
 
     async def check() -> None:
         await in_parallel([store.put(key, b"") for key in keys])
