@@ -1,6 +1,7 @@
-"""A queue in a folder of its own."""
+"""The command in this process, and a queue in a folder of its own."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from tests.unit.run.queue_scene import Done, Lake
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lake:
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["lakehead", *arguments])
+def lakehead(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs the command with these arguments, without the second that a process takes to load everything."""
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["lakehead", *map(str, arguments)])
         code = 0
         try:
             main()
@@ -21,4 +24,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         printed = capsys.readouterr()
         return Done(code, printed.out, printed.err)
 
-    return Lake(tmp_path / "lake", run)
+    return run
+
+
+@pytest.fixture
+def lake(tmp_path: Path, lakehead: Callable[..., Done]) -> Lake:
+    return Lake(tmp_path / "lake", lakehead)

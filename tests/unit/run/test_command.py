@@ -2,66 +2,76 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import spark_settings, state_password, store_settings
+from tests.unit.run.queue_scene import Done
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 
 
-def lakehead(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([LAKEHEAD, *arguments], capture_output=True, text=True, check=False, timeout=60)
+Lakehead = Callable[..., Done]
 
 
 def test_doctor_says_that_a_store_is_fine_and_leaves_nothing_in_it(tmp_path: Path) -> None:
-    done = lakehead("doctor", "--no-spark", "--store", f"file://{tmp_path}/lake")
+    done = subprocess.run(
+        [LAKEHEAD, "doctor", "--no-spark", "--store", f"file://{tmp_path}/lake"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("store ok")
     assert [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and ".lakehead" not in path.parts] == []
 
 
-def test_doctor_says_that_a_state_is_fine_also_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_doctor_says_that_a_state_is_fine_also_when_it_is_opened_again(lakehead: Lakehead, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
 
     for _ in range(2):
         done = lakehead("doctor", "--no-spark", "--state", url)
 
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"state ok: {url} can be opened, its tables are up to date\n"
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"state ok: {url} can be opened, its tables are up to date\n"
 
 
 @pytest.mark.parametrize("url", ["nonsense", "oracle://host/x", "sqlite:////no/such/folder/state.db"])
-def test_a_state_that_cannot_be_opened_is_one_sentence(url: str) -> None:
+def test_a_state_that_cannot_be_opened_is_one_sentence(lakehead: Lakehead, url: str) -> None:
     done = lakehead("doctor", "--no-spark", "--state", url)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("lakehead: The ")
-    assert done.stderr.count("\n") == 1
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("lakehead: The ")
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host", "s3://", "s3://bucket?x=1", "file://host/folder"])
-def test_a_bad_url_is_one_sentence_without_a_traceback(url: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [LAKEHEAD, "doctor", "--store", url], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+def test_a_bad_url_is_one_sentence_without_a_traceback(
+    lakehead: Lakehead, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("lakehead: The store URL")
-    assert done.stderr.count("\n") == 1
+    done = lakehead("doctor", "--store", url)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("lakehead: The store URL")
+    assert done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_sentence_and_nothing_is_written(
+    lakehead: Lakehead, tmp_path: Path
+) -> None:
     done = lakehead("doctor", "--no-spark", "--store", f"file://{tmp_path}/missing/lake")
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert f"{tmp_path}/missing/lake" in done.stderr
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert f"{tmp_path}/missing/lake" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,28 +93,25 @@ def test_a_missing_java_is_one_sentence_with_what_to_install_and_the_store_is_ch
     assert done.stderr.count("\n") == 1
 
 
-def test_every_problem_is_told_and_wrong_input_decides_the_exit_code(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [LAKEHEAD, "doctor", "--store", f"file://{tmp_path}/missing/lake"],
-        env={"PATH": "", "HOME": str(tmp_path), "JAVA_HOME": str(tmp_path / "jdk")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def test_every_problem_is_told_and_wrong_input_decides_the_exit_code(
+    lakehead: Lakehead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{tmp_path}/missing/lake" in done.stderr
-    assert f"JAVA_HOME is {tmp_path / 'jdk'}" in done.stderr
-    assert done.stderr.count("\n") == 2
+    done = lakehead("doctor", "--store", f"file://{tmp_path}/missing/lake")
+
+    assert (done.code, done.out) == (2, "")
+    assert f"{tmp_path}/missing/lake" in done.err
+    assert f"JAVA_HOME is {tmp_path / 'jdk'}" in done.err
+    assert done.err.count("\n") == 2
 
 
-def test_help_shows_an_example() -> None:
-    assert "lakehead doctor --store file:///tmp/lake" in " ".join(lakehead("doctor", "--help").stdout.split())
+def test_help_shows_an_example(lakehead: Lakehead) -> None:
+    assert "lakehead doctor --store file:///tmp/lake" in " ".join(lakehead("doctor", "--help").out.split())
 
 
-def test_the_version_is_printed() -> None:
-    assert lakehead("--version").stdout.startswith("lakehead 0.")
+def test_the_version_is_printed(lakehead: Lakehead) -> None:
+    assert lakehead("--version").out.startswith("lakehead 0.")
 
 
 def test_the_environment_becomes_settings() -> None:

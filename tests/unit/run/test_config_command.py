@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from lakehead.run.config.config import Config, json_schema
 from tests.unit.run.config_files import SMALL, changed, written
+from tests.unit.run.queue_scene import Done
 
 ROOT = Path(__file__).parents[3]
-LAKEHEAD = Path(sys.executable).with_name("lakehead")
 EXAMPLES = ROOT / "examples" / "conf"
 
 WITHOUT_SPARK = """
@@ -29,12 +30,11 @@ sys.exit(f"loaded {loaded}" if loaded else code)
 """
 
 
-def lakehead(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([LAKEHEAD, "config", *arguments], capture_output=True, text=True, check=False, timeout=60)
+Lakehead = Callable[..., Done]
 
 
 def without_spark(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """The same, with no Java in reach, and an error if anything of Spark is so much as loaded."""
+    """A process of its own, with no Java in reach, and an error if anything of Spark is so much as loaded."""
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_SPARK, "config", *arguments],
         env={"PATH": "", "HOME": "/nonexistent"},
@@ -46,11 +46,18 @@ def without_spark(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("name", ["shop.json", "shop.toml"])
-def test_a_configuration_that_is_right_is_ok_and_its_secrets_need_not_be_there(name: str) -> None:
-    done = without_spark("check", EXAMPLES / name)
+def test_a_configuration_that_is_right_is_ok_and_its_secrets_need_not_be_there(lakehead: Lakehead, name: str) -> None:
+    done = lakehead("config", "check", EXAMPLES / name)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "ok: 2 tables (1 full, 1 scd1), 1 source, 1 sink\n"
+
+
+def test_a_configuration_is_checked_without_a_jvm() -> None:
+    done = without_spark("check", EXAMPLES / "shop.json")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "ok: 2 tables (1 full, 1 scd1), 1 source, 1 sink\n"
+    assert done.stdout.startswith("ok: 2 tables")
 
 
 def test_three_faults_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Path) -> None:
@@ -69,13 +76,11 @@ def test_three_faults_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Pa
     ]
 
 
-def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    done = lakehead("check", tmp_path / "none.json")
+def test_a_file_that_is_not_there_is_one_sentence(lakehead: Lakehead, tmp_path: Path) -> None:
+    done = lakehead("config", "check", tmp_path / "none.json")
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == f"lakehead: The configuration {tmp_path}/none.json cannot be read: No such file or directory.\n"
-    )
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"lakehead: The configuration {tmp_path}/none.json cannot be read: No such file or directory.\n"
 
 
 def test_the_schema_is_printed_without_a_jvm() -> None:
@@ -92,8 +97,8 @@ def test_the_schema_is_printed_without_a_jvm() -> None:
         ("check", "lakehead config check conf/shop.json"),
     ],
 )
-def test_help_shows_an_example(command: str, example: str) -> None:
-    assert example in " ".join(lakehead(command, "--help").stdout.split())
+def test_help_shows_an_example(lakehead: Lakehead, command: str, example: str) -> None:
+    assert example in " ".join(lakehead("config", command, "--help").out.split())
 
 
 def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -172,7 +177,7 @@ def test_the_documentation_tells_every_key_as_the_schema_does() -> None:
     assert kept.group() == reference(), "write what reference() returns between the two marks in docs/config.md"
 
 
-def test_the_smallest_example_of_the_documentation_is_right(tmp_path: Path) -> None:
+def test_the_smallest_example_of_the_documentation_is_right(lakehead: Lakehead, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "config.md").read_text()
     blocks = re.findall(r"^```(json|toml)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
@@ -180,8 +185,8 @@ def test_the_smallest_example_of_the_documentation_is_right(tmp_path: Path) -> N
     for number, (syntax, text) in enumerate(blocks):
         path = tmp_path / f"{number}.{syntax}"
         path.write_text(text)
-        done = lakehead("check", path)
-        assert done.returncode == 0, done.stderr
+        done = lakehead("config", "check", path)
+        assert done.code == 0, done.err
 
 
 def test_a_model_and_a_file_agree_on_what_is_needed() -> None:
