@@ -11,8 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from lakehead.lake.catalog import open_catalog
 from lakehead.spark.settings import embedded_catalog
+from tests.support.effort import effort
 
-AT_ONCE, NEW_CATALOGS = 4, 20
+AT_ONCE, NEW_CATALOGS = 4, effort(10, soak=20)
 
 
 def test_tables_that_are_loaded_at_once_into_a_new_lakehouse_all_reach_its_catalog(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from lakehead.state.opening import open_state
 from lakehead.state.ranges import merged
 from lakehead.state.state import State
 from tests.contract.state_scene import HandClock
+from tests.support.folders import folder_in_memory
 
 TABLES = (f"table {number}" for number in count())
 
@@ -24,9 +24,8 @@ landing_parts = st.lists(numbered, max_size=4).map(tuple)
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[State]:
-    path: Path = tmp_path_factory.mktemp("state") / "state.db"
-    with open_state(f"sqlite:///{path}", HandClock(), RandomIds()) as opened:
+def state() -> Iterator[State]:
+    with folder_in_memory() as folder, open_state(f"sqlite:///{folder}/state.db", HandClock(), RandomIds()) as opened:
         yield opened
 
 
