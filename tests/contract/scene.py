@@ -37,7 +37,7 @@ def of_any(*faults: Fault) -> pytest.MarkDecorator:
 
 def run(story: Coroutine[object, object, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             await story
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -27,14 +27,14 @@ pytest_plugins = ["tests.contract.state_fixtures"]
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "state" / "golden"
 CANARY = "c4nary-pa55word"
-HURRIED = StateSettings(connect_timeout=2, backoff=Backoff(attempts=2, first_seconds=0.001))
+FEW_TRIES = StateSettings(connect_timeout=60, backoff=Backoff(attempts=2, first_seconds=0.001))
 
 
-def opening(url: str, settings: StateSettings = HURRIED) -> State:
+def opening(url: str, settings: StateSettings = FEW_TRIES) -> State:
     return open_state(url, SystemClock(), RandomIds(), settings=settings)
 
 
-def refused(url: str, kind: type[LakeheadError], settings: StateSettings = HURRIED) -> str:
+def refused(url: str, kind: type[LakeheadError], settings: StateSettings = FEW_TRIES) -> str:
     """The one sentence with which opening is refused, or two."""
     with pytest.raises(kind) as caught:
         opening(url, settings)
