@@ -8,7 +8,7 @@ from tests.servers.seaweed import Seaweed
 from tests.support import spark
 from tests.support.effort import SOAKING
 
-pytest_plugins = ["tests.support.cost_report"]
+pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profiles"]
 
 NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
 
