@@ -1,4 +1,4 @@
-"""The processes that the buffer's crash tests start and kill: `python -m tests.chaos.buffer_child <role> …`.
+"""The processes that the buffer's crash tests start and kill.
 
 Each tells what it knows, a line at a time: what was sent, what is durable, what was handed out, what is acknowledged.
 """
@@ -6,17 +6,19 @@ Each tells what it knows, a line at a time: what was sent, what is durable, what
 import asyncio
 import json
 import os
-import sys
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
 
 from lakehead.buffer.collector import Collector
 from lakehead.buffer.config import CollectorConfig, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import CLAIMS, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
+from lakehead.buffer.layout import Pair
+from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.watcher import Durable, WriteWatcher
@@ -27,24 +29,35 @@ from lakehead.storage.connect import StoreSettings
 from lakehead.storage.opening import open_store
 from lakehead.wire.batch import KeyValueEntry
 
-TIMEOUT = timedelta(seconds=2)
-"""After how long a collector that was killed is taken for gone."""
+TIMEOUT = timedelta(seconds=0.5)
+"""After how long a collector that was killed is taken for gone. A slow one may be too, and is fenced."""
+
+MANIFEST = "ingest/manifest.json"
+Order: TypeAlias = dict[str, Any]
 
 PLANTED = ("confirms early", "acknowledges early")
 """Faults that a child can be told to have, so that the checker can be seen to find them."""
 
 
-def tell(word: str, **what: Any) -> None:
-    """One line to the test, at once, with a time that all processes of a machine share."""
-    sys.stdout.write(json.dumps({"word": word, "at": time.monotonic(), **what}) + "\n")
-    sys.stdout.flush()
+class Told:
+    """Where a process tells what it knows."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def __call__(self, word: str, **what: Any) -> None:
+        """One line to the test, at once, with a time that all processes of a machine share.
+
+        A pipe takes so short a line as a whole or not at all, whenever its writer is killed and whoever else writes.
+        """
+        self._pipe.send_bytes(json.dumps({"word": word, "at": time.monotonic(), **what}).encode())
 
 
 def where(url: str, settings: dict[str, Any]) -> ObjectStoreConfig:
     return ObjectStoreConfig(url=url, settings=StoreSettings(**settings))
 
 
-async def ingest(name: str, config: IngestorConfig, *, calls: int, at_once: bool, planted: str) -> None:
+async def ingest(tell: Told, name: str, config: IngestorConfig, *, calls: int, at_once: bool, planted: str) -> None:
     """Send numbered entries, and tell of each what the watcher says."""
     ingestor = Ingestor(config, SystemClock())
     telling: set[asyncio.Task[None]] = set()
@@ -54,7 +67,7 @@ async def ingest(name: str, config: IngestorConfig, *, calls: int, at_once: bool
         watcher = await ingestor.ingest([KeyValueEntry(name.encode(), entry.encode())])
         if planted == "confirms early":
             tell("durable", entry=entry)
-        told = asyncio.create_task(tell_fate(entry, watcher))
+        told = asyncio.create_task(tell_fate(tell, entry, watcher))
         telling.add(told)
         told.add_done_callback(telling.discard)
         if not at_once and number % 5 == 0:
@@ -62,11 +75,9 @@ async def ingest(name: str, config: IngestorConfig, *, calls: int, at_once: bool
     with suppress(LakeheadError):
         await ingestor.close()
     await asyncio.gather(*telling)
-    tell("conflicts", count=ingestor.counts.manifest_conflicts["producer"])
-    tell("writes", count=ingestor.counts.manifest_writes["producer"])
 
 
-async def tell_fate(entry: str, watcher: WriteWatcher) -> None:
+async def tell_fate(tell: Told, entry: str, watcher: WriteWatcher) -> None:
     with suppress(LakeheadError):
         await watcher.await_durable()
     match watcher.result():
@@ -75,12 +86,11 @@ async def tell_fate(entry: str, watcher: WriteWatcher) -> None:
         case Unavailable():
             tell("refused", entry=entry)
         case doubt:
-            tell("in doubt", entry=entry, why=str(doubt))
+            tell("in doubt", entry=entry, why=str(doubt)[:500])
 
 
-async def collect(config: CollectorConfig, *, until_empty: bool, planted: str) -> None:
+async def collect(tell: Told, config: CollectorConfig, *, until_empty: bool, planted: str) -> None:
     """Hand out and acknowledge, with a new collector after each fencing, until killed or until nothing is left."""
-    quiet = 0
     while True:
         async with Collector(config, SystemClock()) as collector:
             with suppress(Fenced):
@@ -88,12 +98,10 @@ async def collect(config: CollectorConfig, *, until_empty: bool, planted: str) -
                     try:
                         batch = await collector.next_batch()
                         if batch is None:
-                            quiet += 1
-                            if until_empty and quiet > 4 * TIMEOUT.total_seconds():
+                            if until_empty and await is_empty(config.object_store_config):
                                 return
-                            await asyncio.sleep(0.5 if until_empty else 0.05)
+                            await asyncio.sleep(0.05)
                             continue
-                        quiet = 0
                         if planted == "acknowledges early":
                             await collector.ack(batch)
                         for entry in batch.entries:
@@ -103,17 +111,27 @@ async def collect(config: CollectorConfig, *, until_empty: bool, planted: str) -
                     except Fenced:
                         raise
                     except LakeheadError as error:
-                        tell("waits", why=str(error))
+                        tell("waits", why=str(error)[:500])
                         await asyncio.sleep(0.05)
 
 
-async def collect_orphans(place: ObjectStoreConfig) -> None:
+async def is_empty(place: ObjectStoreConfig) -> bool:
+    """Whether all that is queued has been acknowledged."""
+    files = PairFiles.of(Pair.of(MANIFEST), means_of(place))
+    # In this order: a clean-up takes a location from what is pending before it takes it from what is done.
+    done = (await files.consumer.read()).manifest.done
+    pending = (await files.producer.read()).manifest.pending
+    return set(pending) <= set(done)
+
+
+async def collect_orphans(tell: Told, place: ObjectStoreConfig) -> None:
     """GC, again and again, with hardly any grace."""
-    means = Means(
-        store=open_store(place.url, place.settings), clock=SystemClock(), ids=RandomIds(), random=system_random()
-    )
     gc = OrphanCollector(
-        data_path_prefix="ingest", manifest_path="ingest/manifest.json", means=means, backoff=CLAIMS, grace_seconds=0.5
+        data_path_prefix="ingest",
+        manifest_path=MANIFEST,
+        means=means_of(place),
+        backoff=CLAIMS,
+        grace_seconds=0.5,
     )
     while True:
         with suppress(LakeheadError):
@@ -121,8 +139,14 @@ async def collect_orphans(place: ObjectStoreConfig) -> None:
         await asyncio.sleep(0.3)
 
 
-def main() -> None:
-    order: dict[str, Any] = json.loads(sys.argv[1])
+def means_of(place: ObjectStoreConfig) -> Means:
+    store = open_store(place.url, place.settings)
+    return Means(store=store, clock=SystemClock(), ids=RandomIds(), random=system_random())
+
+
+def work(order: Order, pipe: Connection) -> None:
+    """Do what the order says, until it is done or the process is killed."""
+    tell = Told(pipe)
     place = where(order["url"], order.get("settings", {}))
     planted = order.get("planted", "")
     match order["role"]:
@@ -132,7 +156,8 @@ def main() -> None:
                 flush_interval=timedelta(milliseconds=5),
                 flush_size_bytes=order.get("flush_size_bytes", 64),
             )
-            work = ingest(
+            role = ingest(
+                tell,
                 order["name"],
                 config,
                 calls=order.get("calls", 10**9),
@@ -147,13 +172,9 @@ def main() -> None:
                 mode=Mode(order["mode"]),
                 read_ahead=4,
             )
-            work = collect(collecting, until_empty=order.get("until_empty", False), planted=planted)
+            role = collect(tell, collecting, until_empty=order.get("until_empty", False), planted=planted)
         case _:
-            work = collect_orphans(place)
-    asyncio.run(work)
+            role = collect_orphans(tell, place)
+    asyncio.run(role)
     # The threads of obstore's runtime may abort an interpreter that ends in the usual way just after a request.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""The processes that the file sink's crash tests start and kill, and the local disk without a JVM that they work on.
-
-`python -m tests.chaos.file_sink_child <role> …`
-"""
+"""The processes that the file sink's crash tests start and kill, and the local disk without a JVM they work on."""
 
 import os
 import shutil
@@ -253,15 +250,12 @@ def race(root: Path, way: Way, units: int) -> None:
         tell(f"{each.unit.id} {sink.publish(each).result.value}")
 
 
-def main() -> None:
-    match sys.argv[1:]:
+def main(words: list[str]) -> None:
+    """Do what the words say."""
+    match words:
         case ["serve-deaths"]:
             serve_deaths()
         case ["race", root, way, units]:
             race(Path(root), Way(way), int(units))
         case unknown:
             raise SystemExit(f"There is no role {unknown}.")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ the data files itself, with what tasks use. Those that need Spark borrow the JVM
 """
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import sys
@@ -42,12 +41,10 @@ from lakehead.spark import launch
 from lakehead.spark.session import build_session
 from lakehead.spark.settings import EMBEDDED, Properties, embedded_catalog
 from lakehead.state.model import ShardState
+from tests.chaos.forks import FORKS
 from tests.faults.failpoints import Deadly, Once, Reach, watch_commits, with_failpoints
 from tests.lakehouse import ROWS, Lakehouse, rows_of
 from tests.support.costs import Mechanism, add
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["__main__", "tests.chaos.landing_child"])
 
 ANSWER_SECONDS = 100
 LONG = timedelta(minutes=10)
@@ -90,6 +87,25 @@ class Borrowed:
         gateway = session.sparkContext._gateway
         assert gateway is not None
         return cls(gateway.gateway_parameters.port, gateway.gateway_parameters.auth_token)
+
+    def session(self) -> SparkSession:
+        """The session of the other process."""
+        gateway = launch._connected(cast(Any, None), self.port, self.secret)
+        there = gateway.jvm.SparkSession.active()
+        java = gateway.jvm.JavaSparkContext(there.sparkContext())
+        context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+        context.pythonExec = sys.executable
+        return SparkSession(context, there)
+
+    def new_session(self, catalogs: Mapping[str, Properties]) -> SparkSession:
+        """A session of one's own there, that knows other catalogs; so do all that are made after it."""
+        session = self.session()
+        shared = [session._jsparkSession.sharedState().conf(), session._jsparkSession.sparkContext().conf()]
+        for name, properties in catalogs.items():
+            for key, value in properties.items():
+                for conf in shared:
+                    conf.set(f"spark.sql.catalog.{name}.{key}", value)
+        return session.newSession()
 
 
 class Own(Enum):
@@ -241,13 +257,8 @@ def _session(place: Place, spark: Spark) -> SparkSession | None:
             return None
         case Own():
             return build_session(Lakehouse.settings(place.folder, place.catalogs))
-        case Borrowed(port, secret):
-            gateway = launch._connected(cast(Any, None), port, secret)
-            there = gateway.jvm.SparkSession.active()
-            java = gateway.jvm.JavaSparkContext(there.sparkContext())
-            context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
-            context.pythonExec = sys.executable
-            return SparkSession(context, there).newSession()  # which knows the catalogs of the last shared session
+        case Borrowed():
+            return spark.session()
 
 
 # --- the test's end of it
@@ -302,6 +313,7 @@ class Worker:
             case At(moment):
                 self.process.join(ANSWER_SECONDS)
                 assert self.process.exitcode == -signal.SIGKILL
+                add(Mechanism.KILLS)
                 return moment
             case Done(error=error):
                 assert error is None

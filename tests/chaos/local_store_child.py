@@ -1,4 +1,4 @@
-"""The processes that the crash tests start and kill: `python -m tests.chaos.local_store_child <role> …`."""
+"""The processes that the crash tests start and kill."""
 
 import asyncio
 import fcntl
@@ -231,8 +231,9 @@ def await_start() -> None:
     sys.stdin.readline()
 
 
-def main() -> None:
-    match sys.argv[1:]:
+def main(words: list[str]) -> None:
+    """Do what the words say."""
+    match words:
         case ["serve-deaths"]:
             serve_deaths()
         case ["die-in-a-large-write", root]:
@@ -253,7 +254,3 @@ def main() -> None:
             asyncio.run(race(open_local(Path(root)), name, int(keys)))
         case unknown:
             raise SystemExit(f"There is no role {unknown}.")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,7 @@
 """The file sink among real processes that are really killed."""
 
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +22,7 @@ from tests.chaos.file_sink_child import (
     DiskFiles,
     carry_out,
     globbed,
+    main,
     prepare,
     refuse,
     rows_of,
@@ -33,41 +30,28 @@ from tests.chaos.file_sink_child import (
     sink_at,
     tree,
 )
+from tests.chaos.forks import Forked, forked
+from tests.support.costs import Mechanism, add
 
 pytestmark = pytest.mark.timeout(120)
 
-REPOSITORY = Path(__file__).parents[2]
 BYSTANDER = Unit("bystander")
 BESIDE = (100, 101)
 MOST_STEPS = 300
 FILES = DiskFiles()
 
 
-@contextmanager
-def child(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own group; the whole group is gone afterwards, however the test ends."""
-    command = [sys.executable, "-m", "tests.chaos.file_sink_child", *map(str, words)]
-    with subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            # Not yet waited for, so the number still names this group and no other.
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+def child(*words: str | Path) -> AbstractContextManager[Forked]:
+    return forked(main, *words)
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def read_line(process: Forked) -> str:
     line = process.stdout.readline()
     assert line.endswith("\n"), "the child ended before it said what was expected"
     return line[:-1]
 
 
-def write_line(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
+def write_line(process: Forked, line: str) -> None:
     process.stdin.write(line + "\n")
     process.stdin.flush()
 
@@ -112,6 +96,7 @@ def test_a_writer_killed_at_any_step_leaves_readers_the_old_or_the_new_and_the_n
             write_line(server, f"{deed.operation} {way.value} {step} {root}")
             moment, code = read_line(server), read_line(server)
             assert code == ("exit 0" if moment == "answered" else f"exit {-signal.SIGKILL}"), (moment, code)
+            add(Mechanism.KILLS, moment != "answered")
             story.append((moment, look_and_go_on(deed, way, root)))
 
     told = [rows for _, rows in story]
@@ -164,7 +149,7 @@ def test_of_six_processes_that_publish_a_unit_exactly_one_wins_and_the_others_dr
         for racer in racers:
             write_line(racer, "go")
         told = [read_line(racer) for racer in racers for _ in range(units)]
-        assert [racer.wait(timeout=60) for racer in racers] == [0] * len(racers)
+        assert [racer.wait() for racer in racers] == [0] * len(racers)
 
     assert sorted(line for line in told if not line.endswith(" found")) == sorted(
         f"raced-{number} published" for number in range(units)

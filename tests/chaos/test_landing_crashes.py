@@ -18,7 +18,7 @@ from tests.chaos.landing_child import (
 )
 from tests.lakehouse import ROWS, Lakehouse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each test goes through all moments
 
 MOST_STEPS = 100
 STEPS = ("take", "plan", "stage", "audit", "publish", "commit", "metadata file", "record", "settle")

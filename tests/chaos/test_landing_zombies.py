@@ -26,7 +26,7 @@ from tests.chaos.landing_child import (
 )
 from tests.lakehouse import Lakehouse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each test goes through all moments
 
 STEPS = ("take", "plan", "stage", "audit", "publish", "commit", "metadata file", "record", "settle")
 MOMENTS = [f"{side} {step}" for step in STEPS for side in ("before", "after")]

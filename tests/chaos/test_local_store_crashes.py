@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,6 +15,7 @@ import pytest
 from lakehead.ids import RandomIds
 from lakehead.storage.local import LocalStore
 from lakehead.storage.port import Created, Entry, Object, Replaced, Version
+from tests.chaos.forks import Forked, forked
 from tests.chaos.local_store_child import (
     KEY,
     LARGE,
@@ -26,68 +24,51 @@ from tests.chaos.local_store_child import (
     SLICE,
     SLICES_BEFORE_DEATH,
     body_of,
+    main,
     open_local,
 )
+from tests.support.costs import Mechanism, add
+from tests.support.effort import effort
 
 pytestmark = pytest.mark.timeout(120)
 
-REPOSITORY = Path(__file__).parents[2]
 BYSTANDER = "bystander"
 HOUR_NS = 3_600 * 10**9
 MOST_STEPS = 200
+INCREMENTS = effort(50, soak=250)
 
 
-@contextmanager
-def child(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own group; the whole group is gone afterwards, however the test ends."""
-    command = [sys.executable, "-m", "tests.chaos.local_store_child", *map(str, words)]
-    with subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            # Not yet waited for, so the number still names this group and no other.
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+def child(*words: str | Path) -> AbstractContextManager[Forked]:
+    return forked(main, *words)
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def read_line(process: Forked) -> str:
     line = process.stdout.readline()
     assert line.endswith("\n"), "the child ended before it said what was expected"
     return line[:-1]
 
 
-def read_rest(process: subprocess.Popen[str]) -> list[str]:
+def read_rest(process: Forked) -> list[str]:
     """Every line up to the child's end. What it could not end, because it died, is no line."""
-    assert process.stdout is not None
     return process.stdout.read().split("\n")[:-1]
 
 
-def write_line(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
+def write_line(process: Forked, line: str) -> None:
     process.stdin.write(line + "\n")
     process.stdin.flush()
 
 
-def start_together(processes: Sequence[subprocess.Popen[str]]) -> None:
+def start_together(processes: Sequence[Forked]) -> None:
     for process in processes:
         assert read_line(process) == "ready"
     for process in processes:
         write_line(process, "go")
 
 
-def await_stop(process: subprocess.Popen[str]) -> None:
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), status
-
-
-def finish(process: subprocess.Popen[str]) -> list[str]:
+def finish(process: Forked) -> list[str]:
     """What the child still had to say, after it has ended well."""
     lines = read_rest(process)
-    assert process.wait(timeout=60) == 0
+    assert process.wait() == 0
     return lines
 
 
@@ -121,7 +102,7 @@ class Deed:
         if self.before is not None:
             await store.put(KEY, self.before)
 
-    def do(self, server: subprocess.Popen[str], root: Path, step: int) -> str:
+    def do(self, server: Forked, root: Path, step: int) -> str:
         """Where it died, or `answered`."""
         write_line(server, f"{self.operation} {step} {root}")
         moment, code = read_line(server), read_line(server)
@@ -156,6 +137,7 @@ def test_a_writer_killed_at_any_step_leaves_the_old_object_or_the_new_one(name: 
             root = tmp_path / str(step)
             asyncio.run(deed.prepare(root))
             moments.append(deed.do(server, root, step))
+            add(Mechanism.KILLS, moments[-1] != "answered")
             found.append(asyncio.run(look_and_go_on(root, bystander=not deed.new_store)))
 
     told = [("old" if body == deed.before else "new" if body == deed.after else "broken") for body in found]
@@ -204,7 +186,7 @@ def test_a_writer_killed_in_the_middle_of_a_large_body_leaves_the_old_object(
         asyncio.run(open_local(tmp_path).put(KEY, before))
 
     with child("die-in-a-large-write", tmp_path) as writer:
-        assert writer.wait(timeout=60) == -signal.SIGKILL
+        assert writer.wait() == -signal.SIGKILL
 
     half = SLICES_BEFORE_DEATH * SLICE
     assert half < len(LARGE)
@@ -214,7 +196,7 @@ def test_a_writer_killed_in_the_middle_of_a_large_body_leaves_the_old_object(
 
 def test_the_temporary_file_of_a_writer_that_lives_is_not_swept(tmp_path: Path) -> None:
     with child("stop-in-a-write", tmp_path) as writer:
-        await_stop(writer)
+        writer.await_stop()
         [temporary] = temporaries(tmp_path)
         assert 0 < temporary.stat().st_size < len(NEW)
 
@@ -232,9 +214,9 @@ def test_the_temporary_file_of_a_writer_that_lives_is_not_swept(tmp_path: Path) 
 
 def test_a_sweep_removes_the_dead_writers_file_and_spares_the_living_ones(tmp_path: Path) -> None:
     with child("stop-in-a-write", tmp_path) as living:
-        await_stop(living)
+        living.await_stop()
         with child("die-in-a-large-write", tmp_path) as dead:
-            assert dead.wait(timeout=60) == -signal.SIGKILL
+            assert dead.wait() == -signal.SIGKILL
         assert len(temporaries(tmp_path)) == 2
 
         asyncio.run(open_local(tmp_path).put("another", b""))
@@ -289,7 +271,7 @@ def test_nobody_comes_between_a_writers_last_look_and_its_change(operation: str,
     asyncio.run(open_local(tmp_path).put(KEY, OLD))
 
     with child("stop-before-the-name-is-taken", tmp_path) as first:
-        await_stop(first)
+        first.await_stop()
         with child("tell-when-waiting", tmp_path, operation) as second:
             assert read_line(second) == "waits"
             first.send_signal(signal.SIGCONT)
@@ -301,7 +283,7 @@ def test_the_lock_of_a_killed_writer_is_free(tmp_path: Path) -> None:
     asyncio.run(open_local(tmp_path).put(KEY, OLD))
 
     with child("stop-before-the-name-is-taken", tmp_path) as first:
-        await_stop(first)
+        first.await_stop()
         with child("tell-when-waiting", tmp_path, "replace") as second:
             assert read_line(second) == "waits"
             first.kill()
@@ -314,14 +296,14 @@ def test_no_increment_is_lost_between_eight_processes(tmp_path: Path) -> None:
     asyncio.run(open_local(tmp_path).create("counter", json.dumps({"count": 0}).encode()))
 
     with ExitStack() as stack:
-        writers = [stack.enter_context(child("increment", tmp_path, "counter", "250")) for _ in range(8)]
+        writers = [stack.enter_context(child("increment", tmp_path, "counter", str(INCREMENTS))) for _ in range(8)]
         start_together(writers)
         for writer in writers:
             finish(writer)
 
     there = asyncio.run(open_local(tmp_path).get("counter"))
     assert there is not None
-    assert json.loads(there.body) == {"count": 2_000}
+    assert json.loads(there.body) == {"count": 8 * INCREMENTS}
     assert temporaries(tmp_path) == []
 
 

@@ -20,6 +20,7 @@ from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.schema import leases, pointers
 from lakehead.state.state import State
 from tests.contract.state_scene import FIRST, HOUR, NOON, SECOND, Child, HandClock, children, landing
+from tests.support.costs import Mechanism, add
 
 pytest_plugins = ["tests.contract.state_fixtures"]
 
@@ -64,6 +65,7 @@ def test_a_process_killed_anywhere_in_a_settle_leaves_all_of_it_or_nothing(
             who="the killed",
         )
         os.kill(stopped["process"], signal.SIGKILL)
+        add(Mechanism.KILLS)
         if stopped["done"]:
             break
         cuts += 1
@@ -202,6 +204,7 @@ def test_what_a_killed_process_had_not_flushed_is_telemetry_and_nothing_else(
 ) -> None:
     told = child.ask("emit and mark", url=state_url, table=table)
     os.kill(told["process"], signal.SIGKILL)
+    add(Mechanism.KILLS)
 
     with open_state(state_url, SystemClock(), RandomIds()) as state:
         assert state.history.events(table=table) == []
