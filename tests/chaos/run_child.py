@@ -2,11 +2,10 @@
 
 The command is the real one: only a few of its steps are watched. Each has a moment just before it and one just after
 it, counted: `after slice 2` is when the second slice of this process has landed and is settled. Processes come from a
-fork server that has everything imported, so one costs little more than its JVM.
+fork server that has everything imported, so one costs little more than its JVM, or little if it borrows the test's.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,19 +17,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pyspark.sql import SparkSession
+
 from lakehead.extract.iceberg import IcebergSink
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
 from lakehead.lake.table import IcebergTable
-from lakehead.run import ingestion, run_command  # noqa: F401 - the command loads them when it needs them
+from lakehead.run import ingestion, run_command, starting, table_run  # noqa: F401 - the command loads them later
 from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
 from lakehead.run.main import main
+from lakehead.spark.settings import SparkSettings
 from lakehead.state.progress import Progress
 from lakehead.state.slices import SlicePlans
+from tests.chaos.forks import FORKS
+from tests.chaos.landing_child import Borrowed
 from tests.faults.failpoints import around, die
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["__main__", "tests.chaos.run_child"])
+from tests.support.costs import Mechanism, add
 
 ANSWER_SECONDS = 200
 DIE, HOLD = "die", "hold"
@@ -71,8 +73,24 @@ def watch(reach: Callable[[str], None]) -> None:
     setattr(IcebergTable, "publish", publishing)  # noqa: B010 - a method is replaced, which mypy would not have
 
 
+def borrow(jvm: Borrowed) -> None:
+    """Let the command use a JVM that is there, and leave it running."""
+
+    def build_session(settings: SparkSettings, **_: Any) -> SparkSession:
+        return jvm.new_session(settings.all_catalogs)
+
+    setattr(starting, "build_session", build_session)  # noqa: B010 - as above
+    setattr(starting, "stop_session", lambda _: None)  # noqa: B010 - as above
+
+
 def child(
-    arguments: list[str], environment: Mapping[str, str], output: Path, what: str, moment: str, theirs: Connection
+    arguments: list[str],
+    environment: Mapping[str, str],
+    output: Path,
+    what: str,
+    moment: str,
+    jvm: Borrowed | None,
+    theirs: Connection,
 ) -> None:
     """Run `lakehead` with these arguments, until the moment comes."""
 
@@ -87,6 +105,8 @@ def child(
     os.environ.update(environment)
     sys.argv = ["lakehead", *arguments]
     watch(reach)
+    if jvm is not None:
+        borrow(jvm)
     main()
 
 
@@ -96,12 +116,14 @@ def child(
 class Runner:
     """A `lakehead run` that has been started."""
 
-    def __init__(self, config: Path, environment: Mapping[str, str], what: str, moment: str) -> None:
+    def __init__(
+        self, config: Path, environment: Mapping[str, str], what: str, moment: str, jvm: Borrowed | None
+    ) -> None:
         self.moment = moment
         self._output = config.parent / f"{uuid4()}.jsonl"
         self._ours, theirs = FORKS.Pipe()
         arguments = ["run", str(config)]
-        given = (arguments, dict(environment), self._output, what, moment, theirs)
+        given = (arguments, dict(environment), self._output, what, moment, jvm, theirs)
         self._process = FORKS.Process(target=child, args=given, daemon=True)
         self._process.start()
         theirs.close()
@@ -123,6 +145,7 @@ class Runner:
         self.arrive()
         self._process.join(ANSWER_SECONDS)
         assert self._process.exitcode == -signal.SIGKILL
+        add(Mechanism.KILLS)
 
     def done(self) -> list[dict[str, Any]]:
         """Wait until it has come to its end, and to a good one; what it told."""
@@ -142,9 +165,18 @@ class Runner:
 
 
 @contextmanager
-def running(config: Path, environment: Mapping[str, str], what: str = HOLD, moment: str = "never") -> Iterator[Runner]:
-    """A run that is gone afterwards, however the test ends."""
-    runner = Runner(config, environment, what, moment)
+def running(
+    config: Path,
+    environment: Mapping[str, str],
+    what: str = HOLD,
+    moment: str = "never",
+    *,
+    jvm: Borrowed | None = None,
+) -> Iterator[Runner]:
+    """A run that is gone afterwards, however the test ends. It has a JVM of its own unless it borrows one."""
+    if jvm is None:
+        add(Mechanism.JVM)
+    runner = Runner(config, environment, what, moment, jvm)
     try:
         yield runner
     finally:

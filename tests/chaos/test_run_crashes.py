@@ -2,6 +2,7 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,22 @@ from sqlalchemy import update
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.merge import BRANCH
+from lakehead.spark.session import build_session, stop_session
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
 from lakehead.state.schema import leases, shards
+from tests.chaos.landing_child import Borrowed
 from tests.chaos.run_child import DIE, HOLD, running
 from tests.contract.source_scene import Database
 from tests.integration.pipeline_scene import source_of
 from tests.pipeline import Pipeline
 from tests.servers.postgres import Postgres
+from tests.support.costs import Mechanism, spent_on
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),  # a dozen processes, each with a JVM; the very first start fetches jars
+    pytest.mark.timeout(600),  # up to a dozen processes, each with a JVM; the very first start fetches jars
 ]
 
 MOMENT = {"postgresql": "timestamp(6)", "mysql": "datetime(6)"}
@@ -50,6 +54,27 @@ INCREMENT = (
     ("before merge 1", 3),
     ("after publish mirror 1", 3),
 )
+
+WITH_ITS_JVM = (("after slice 1", 2), ("before merge 1", 3))
+"""Where a run dies that has a JVM of its own, though others borrow one."""
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Borrowed]:
+    """A JVM that runs may borrow: it outlives whoever is killed, and starts once."""
+    with spent_on(Mechanism.JVM):
+        session = build_session(Pipeline.spark_settings(tmp_path_factory.mktemp("jvm")))
+    yield Borrowed.of(session)
+    stop_session(session)
+
+
+@pytest.fixture(params=["borrowed", pytest.param("own", marks=pytest.mark.soak)])
+def spark(request: pytest.FixtureRequest) -> Borrowed | None:
+    """What runs have of Spark: a JVM of the test's or, in a soak, each its own."""
+    if request.param == "own":
+        return None
+    borrowed: Borrowed = request.getfixturevalue("jvm")
+    return borrowed
 
 
 class Table:
@@ -125,42 +150,49 @@ def rows_read(told: list[dict[str, Any]]) -> int:
     return sum(phase.get("rows") or 0 for phase in phases if phase["phase"] == "raw")
 
 
-def kill_one_after_the_other(table: Table, moments: tuple[tuple[str, int], ...], landed: int = 0) -> None:
+def kill_one_after_the_other(
+    table: Table, moments: tuple[tuple[str, int], ...], spark: Borrowed | None, landed: int = 0
+) -> None:
     for moment, slices in moments:
-        with running(table.config, table.environment, DIE, moment) as run:
+        own = (moment, slices) in WITH_ITS_JVM
+        with running(table.config, table.environment, DIE, moment, jvm=None if own else spark) as run:
             run.dead()
         assert len(table.in_raw()) == landed + slices, moment
         table.let_leases_end()
 
 
-def test_a_first_load_that_is_killed_at_every_step_is_gone_on_with(postgresql: Database, tmp_path: Path) -> None:
+def test_a_first_load_that_is_killed_at_every_step_is_gone_on_with(
+    postgresql: Database, tmp_path: Path, spark: Borrowed | None
+) -> None:
     table = Table(postgresql, tmp_path)
     table.fill()
 
-    kill_one_after_the_other(table, FIRST_LOAD)
-    with running(table.config, table.environment) as last:
+    kill_one_after_the_other(table, FIRST_LOAD, spark)
+    with running(table.config, table.environment, jvm=spark) as last:
         told = last.done()
 
     assert rows_read(told) == 0, "nothing is read again"
     table.assert_whole()
 
 
-def test_an_increment_that_is_killed_at_every_step_is_gone_on_with(mysql: Database, tmp_path: Path) -> None:
+def test_an_increment_that_is_killed_at_every_step_is_gone_on_with(
+    mysql: Database, tmp_path: Path, spark: Borrowed | None
+) -> None:
     table = Table(mysql, tmp_path)
     table.fill()
-    with running(table.config, table.environment) as first:
+    with running(table.config, table.environment, jvm=spark) as first:
         assert rows_read(first.done()) == SLICES
     table.fill(SLICES + 1, mysql.source.now().local)
 
-    kill_one_after_the_other(table, INCREMENT, landed=SLICES)
-    with running(table.config, table.environment) as last:
+    kill_one_after_the_other(table, INCREMENT, spark, landed=SLICES)
+    with running(table.config, table.environment, jvm=spark) as last:
         told = last.done()
 
     assert rows_read(told) == 0, "nothing is read again"
     table.assert_whole(2 * SLICES)
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+@pytest.mark.parametrize("kind", ["postgresql", pytest.param("mysql", marks=pytest.mark.soak)])
 def test_two_runs_of_one_table_land_each_slice_once(
     kind: str, postgres: Postgres, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -181,12 +213,14 @@ def test_two_runs_of_one_table_land_each_slice_once(
     table.assert_whole()
 
 
-def test_when_one_of_two_runs_is_killed_the_other_does_its_work(postgresql: Database, tmp_path: Path) -> None:
+def test_when_one_of_two_runs_is_killed_the_other_does_its_work(
+    postgresql: Database, tmp_path: Path, spark: Borrowed | None
+) -> None:
     table = Table(postgresql, tmp_path)
     table.fill()
     with (
-        running(table.config, table.environment, DIE, "before publish raw 2") as doomed,
-        running(table.config, table.environment, HOLD, "before slice 2") as other,
+        running(table.config, table.environment, DIE, "before publish raw 2", jvm=spark) as doomed,
+        running(table.config, table.environment, HOLD, "before slice 2", jvm=spark) as other,
     ):
         doomed.dead()
         other.arrive()
