@@ -7,7 +7,6 @@ the data files itself, with what tasks use. Those that need Spark borrow the JVM
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,9 @@ from enum import Enum
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lakehead.clock import SystemClock
@@ -37,14 +35,14 @@ from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.tasks import write_parts
 from lakehead.maintain.sweep import sweep
-from lakehead.spark import launch
 from lakehead.spark.session import build_session
 from lakehead.spark.settings import EMBEDDED, Properties, embedded_catalog
 from lakehead.state.model import ShardState
-from tests.chaos.forks import FORKS
 from tests.faults.failpoints import Deadly, Once, Reach, watch_commits, with_failpoints
 from tests.lakehouse import ROWS, Lakehouse, rows_of
 from tests.support.costs import Mechanism, add
+from tests.support.forks import FORKS
+from tests.support.spark import Borrowed
 
 ANSWER_SECONDS = 100
 LONG = timedelta(minutes=10)
@@ -73,39 +71,6 @@ class Place:
         known = {EMBEDDED: embedded_catalog(self.folder / "lakehouse"), **self.catalogs}
         (self.folder / "lakehouse").mkdir(parents=True, exist_ok=True)
         return Lakehouse(self.folder, cast(SparkSession, session), known)
-
-
-@dataclass(frozen=True)
-class Borrowed:
-    """How to reach the JVM of another process."""
-
-    port: int
-    secret: str
-
-    @classmethod
-    def of(cls, session: SparkSession) -> Self:
-        gateway = session.sparkContext._gateway
-        assert gateway is not None
-        return cls(gateway.gateway_parameters.port, gateway.gateway_parameters.auth_token)
-
-    def session(self) -> SparkSession:
-        """The session of the other process."""
-        gateway = launch._connected(cast(Any, None), self.port, self.secret)
-        there = gateway.jvm.SparkSession.active()
-        java = gateway.jvm.JavaSparkContext(there.sparkContext())
-        context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
-        context.pythonExec = sys.executable
-        return SparkSession(context, there)
-
-    def new_session(self, catalogs: Mapping[str, Properties]) -> SparkSession:
-        """A session of one's own there, that knows other catalogs; so do all that are made after it."""
-        session = self.session()
-        shared = [session._jsparkSession.sharedState().conf(), session._jsparkSession.sparkContext().conf()]
-        for name, properties in catalogs.items():
-            for key, value in properties.items():
-                for conf in shared:
-                    conf.set(f"spark.sql.catalog.{name}.{key}", value)
-        return session.newSession()
 
 
 class Own(Enum):

@@ -29,10 +29,10 @@ from lakehead.run.main import main
 from lakehead.spark.settings import SparkSettings
 from lakehead.state.progress import Progress
 from lakehead.state.slices import SlicePlans
-from tests.chaos.forks import FORKS
-from tests.chaos.landing_child import Borrowed
 from tests.faults.failpoints import around, die
 from tests.support.costs import Mechanism, add
+from tests.support.forks import FORKS
+from tests.support.spark import Borrowed
 
 ANSWER_SECONDS = 200
 DIE, HOLD = "die", "hold"
@@ -77,7 +77,7 @@ def borrow(jvm: Borrowed) -> None:
     """Let the command use a JVM that is there, and leave it running."""
 
     def build_session(settings: SparkSettings, **_: Any) -> SparkSession:
-        return jvm.new_session(settings.all_catalogs)
+        return jvm.session(settings)
 
     setattr(starting, "build_session", build_session)  # noqa: B010 - as above
     setattr(starting, "stop_session", lambda _: None)  # noqa: B010 - as above

@@ -17,10 +17,10 @@ from lakehead.buffer.consumer import Mode
 from lakehead.wire.compact import decode_batch
 from tests.chaos.buffer_checker import Line, faults
 from tests.chaos.buffer_child import Order, work
-from tests.chaos.forks import FORKS
 from tests.servers.seaweed import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, Seaweed
 from tests.support.costs import Mechanism, add
 from tests.support.effort import effort
+from tests.support.forks import FORKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -30,8 +30,8 @@ from tests.chaos.file_sink_child import (
     sink_at,
     tree,
 )
-from tests.chaos.forks import Forked, forked
 from tests.support.costs import Mechanism, add
+from tests.support.forks import Forked, forked
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -22,7 +22,6 @@ from lakehead.lake.ports import AuditFailed
 from lakehead.lake.table import IcebergTable
 from tests.chaos.landing_child import (
     OVER,
-    Borrowed,
     Order,
     Own,
     Place,
@@ -37,7 +36,7 @@ from tests.chaos.landing_child import (
 )
 from tests.faults.failpoints import Once, Reach, with_failpoints
 from tests.lakehouse import ROWS, SCHEMA, Lakehouse
-from tests.support.spark import shared_session
+from tests.support.spark import Borrowed, shared_session
 
 pytestmark = [
     pytest.mark.slow,

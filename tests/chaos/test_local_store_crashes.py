@@ -15,7 +15,6 @@ import pytest
 from lakehead.ids import RandomIds
 from lakehead.storage.local import LocalStore
 from lakehead.storage.port import Created, Entry, Object, Replaced, Version
-from tests.chaos.forks import Forked, forked
 from tests.chaos.local_store_child import (
     KEY,
     LARGE,
@@ -29,6 +28,7 @@ from tests.chaos.local_store_child import (
 )
 from tests.support.costs import Mechanism, add
 from tests.support.effort import effort
+from tests.support.forks import Forked, forked
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -2,7 +2,6 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,15 @@ from sqlalchemy import update
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.merge import BRANCH
-from lakehead.spark.session import build_session, stop_session
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
 from lakehead.state.schema import leases, shards
-from tests.chaos.landing_child import Borrowed
 from tests.chaos.run_child import DIE, HOLD, running
 from tests.contract.source_scene import Database
 from tests.integration.pipeline_scene import source_of
 from tests.pipeline import Pipeline
 from tests.servers.postgres import Postgres
-from tests.support.costs import Mechanism, spent_on
+from tests.support.spark import Borrowed, shared_session
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
@@ -60,12 +57,9 @@ WITH_ITS_JVM = (("after slice 1", 2), ("before merge 1", 3))
 
 
 @pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Borrowed]:
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Borrowed:
     """A JVM that runs may borrow: it outlives whoever is killed, and starts once."""
-    with spent_on(Mechanism.JVM):
-        session = build_session(Pipeline.spark_settings(tmp_path_factory.mktemp("jvm")))
-    yield Borrowed.of(session)
-    stop_session(session)
+    return Borrowed.of(shared_session(Pipeline.spark_settings(tmp_path_factory.mktemp("jvm"))))
 
 
 @pytest.fixture(params=["borrowed", pytest.param("own", marks=pytest.mark.soak)])

@@ -6,15 +6,19 @@ it; those that are about the start itself, or need another master, stop it and s
 
 import gc
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any, Self, cast
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lakehead.run.environment import spark_settings
+from lakehead.spark import launch
 from lakehead.spark.conf import session_conf
 from lakehead.spark.coordinates import AWS, DRIVERS
 from lakehead.spark.jars import jars_for
@@ -71,6 +75,32 @@ def own_session(settings: SparkSettings) -> Iterator[SparkSession]:
     finally:
         stop_session(session)
         gc.collect()
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """How a child reaches the JVM of its test, which is there and warm, and outlives it when it is killed."""
+
+    port: int
+    secret: str
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Self:
+        gateway = session.sparkContext._gateway
+        assert gateway is not None
+        return cls(gateway.gateway_parameters.port, gateway.gateway_parameters.auth_token)
+
+    def session(self, settings: SparkSettings | None = None) -> SparkSession:
+        """A new session there, with these settings' catalogs as `shared_session` has them, or with the test's."""
+        gateway = launch._connected(cast(Any, None), self.port, self.secret)
+        there = gateway.jvm.SparkSession.active()
+        java = gateway.jvm.JavaSparkContext(there.sparkContext())
+        context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+        context.pythonExec = sys.executable
+        session = SparkSession(context, there)
+        if settings is not None:
+            _give(session, session_conf(settings, (), None))
+        return session.newSession()
 
 
 def stop_shared() -> None:
