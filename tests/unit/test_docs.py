@@ -18,6 +18,7 @@ SNIPPETS = [
 ]
 
 
+@pytest.mark.timeout(300)  # some start Spark, on a machine that may be busy
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:
     ran = subprocess.run(
@@ -26,7 +27,7 @@ def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=280,
     )
 
     assert ran.returncode == 0, ran.stderr
