@@ -8,6 +8,9 @@ BIN    := $(VENV)/bin
 RUNNABLE := $(VENV)/.runnable
 READY    := $(VENV)/.ready
 
+# Tests start hundreds of processes: what they import is compiled once, whatever the machine's habit.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install check test soak lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
 

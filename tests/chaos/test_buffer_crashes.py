@@ -22,15 +22,15 @@ from tests.support.costs import Mechanism, add
 from tests.support.effort import effort
 from tests.support.forks import FORKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(300, soak=1_300))]
 
-KILLS = effort(60, soak=1_500)
+KILLS = effort(30, soak=250)
 """How often a process is killed and another started in its place."""
 
-ENOUGH = dict.fromkeys(("durable", "got", "acknowledged"), effort(50, soak=2_000))
+ENOUGH = dict.fromkeys(("durable", "got", "acknowledged"), effort(50, soak=500))
 """How often each of these must at least have been told."""
 
-SECONDS = 240.0
+SECONDS = effort(240.0, soak=1_200.0)
 """After how long something hangs: it takes a small part of this, however busy the machine is."""
 
 INGESTORS, COLLECTORS = 3, 2

@@ -28,6 +28,13 @@ FORKS.set_forkserver_preload(
         "tests.chaos.local_store_child",
         "tests.chaos.run_child",
         "tests.support.commands",
+        # What is otherwise imported only when it is used, in each child anew.
+        "pyiceberg.catalog.rest",
+        "pyiceberg.catalog.sql",
+        "pyiceberg.io.pyarrow",
+        "sqlalchemy.dialects.mysql.pymysql",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.sqlite.pysqlite",
     ]
 )
 
