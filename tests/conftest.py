@@ -13,6 +13,7 @@ pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profile
 NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = {item for item in items if item.get_closest_marker("soak") and not SOAKING}
     if left_out:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from pyarrow.fs import FileSelector, FileType, LocalFileSystem
 
 from lakehead.clock import SystemClock
@@ -19,7 +20,7 @@ from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
 from tests.support.spark import shared_session
 
-CATALOGS = [EMBEDDED, "sqlite_on_s3", "rest"]
+CATALOGS = [EMBEDDED, pytest.param("sqlite_on_s3", marks=pytest.mark.soak), "rest"]
 AGES_AGO = 1_000_000_000
 FOUR_DAYS = timedelta(days=4)
 

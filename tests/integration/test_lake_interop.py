@@ -326,7 +326,9 @@ MARK = (
 )
 
 
-@pytest.mark.parametrize(("catalog", "mode"), [("lake", MARK), ("rest", COPY), ("s3", MARK)])
+@pytest.mark.parametrize(
+    ("catalog", "mode"), [("lake", MARK), ("rest", COPY), pytest.param("s3", MARK, marks=pytest.mark.soak)]
+)
 def test_a_table_written_by_one_side_is_read_merged_and_compacted_by_the_other(
     lakehouse: Lakehouse, catalog: str, mode: str
 ) -> None:

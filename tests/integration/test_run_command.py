@@ -395,7 +395,12 @@ def canaries_in_tables(command: Command, *tables: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("server", "ended_by"),
-    [("postgres", signal.SIGINT), ("mariadb", signal.SIGINT), ("postgres", signal.SIGTERM)],
+    [
+        ("postgres", signal.SIGINT),
+        ("mariadb", signal.SIGTERM),
+        pytest.param("mariadb", signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param("postgres", signal.SIGTERM, marks=pytest.mark.soak),
+    ],
 )
 def test_an_interrupted_run_ends_and_the_next_one_goes_on(
     server: str, ended_by: signal.Signals, request: pytest.FixtureRequest, tmp_path: Path

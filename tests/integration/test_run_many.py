@@ -117,7 +117,7 @@ def test_each_tables_jobs_are_in_its_group_and_each_snapshot_names_its_own_units
     jobs = {name: set(tracker.getJobIdsForGroup(groups[name])) for name in names}
     assert all(jobs.values())
     assert sum(map(len, jobs.values())) == len(set().union(*jobs.values()))
-    assert set(tracker.getJobIdsForGroup(None)) == ungrouped
+    assert set(tracker.getJobIdsForGroup(None)) <= ungrouped  # of which Spark has forgotten the oldest
     tokens = list[str]()
     catalog = scene.pipeline.catalog()
     try:

@@ -164,8 +164,12 @@ def test_a_repository_out_of_reach_is_named_with_the_way_without_a_network(tmp_p
 
 @pytest.mark.parametrize(
     ("damage", "environment"),
-    [("none", {}), ("none", {"HADOOP_CONF_DIR": "/etc"}), ("rubbish", {}), ("cut short", {})],
-    ids=["whole", "whole and through Spark's script", "rubbish", "cut short"],
+    [
+        pytest.param("none", {}, id="whole"),
+        pytest.param("none", {"HADOOP_CONF_DIR": "/etc"}, id="whole and through Spark's script"),
+        pytest.param("rubbish", {}, id="rubbish"),
+        pytest.param("cut short", {}, id="cut short", marks=pytest.mark.soak),
+    ],
 )
 def test_a_start_works_with_an_archive_whatever_its_state(
     damage: str, environment: dict[str, str], tmp_path: Path

@@ -71,6 +71,12 @@ def kept(
     return in_files if request.param == "files" else Kept(scene_of(sqlite), "iceberg")
 
 
+FILES_IN_SOAK = pytest.mark.parametrize(
+    "kept", ["iceberg", pytest.param("files", marks=pytest.mark.soak)], indirect=True
+)
+"""For what a sink of files shows elsewhere in part: each run of one takes Spark a dozen jobs."""
+
+
 def numbers(kept: Kept, *ids: int) -> str:
     name = kept.scene.name()
     kept.scene.sql(f"CREATE TABLE {name} (id integer primary key, at integer, v text)")
@@ -105,6 +111,7 @@ def test_a_full_refresh_is_loaded_once_a_day_and_replaced_the_next(kept: Kept) -
     assert kept.rows("raw", name, "_load_date", "id") == [(DAY, 1), (DAY, 2), (NEXT_DAY, 2), (NEXT_DAY, 3)]
 
 
+@FILES_IN_SOAK
 def test_a_reload_of_a_day_takes_the_place_of_what_was_there(kept: Kept) -> None:
     name = numbers(kept, 1, 2)
     kept.run(full(name))
@@ -116,6 +123,7 @@ def test_a_reload_of_a_day_takes_the_place_of_what_was_there(kept: Kept) -> None
     assert kept.rows("final", name, "id", "_generation") == [(2, 1)]
 
 
+@FILES_IN_SOAK
 def test_a_refresh_to_nothing_needs_leave(kept: Kept) -> None:
     name = numbers(kept, 1)
     kept.run(full(name))
@@ -212,6 +220,7 @@ def test_append_adds_what_is_new(kept: Kept) -> None:
     assert kept.rows("raw", name, "id", "_slice") == [(1, 1), (2, 1), (3, 2)]
 
 
+@FILES_IN_SOAK
 def test_the_readers_give_the_same_rows(kept: Kept) -> None:
     name = numbers(kept, 1, 2, 3)
 
@@ -250,6 +259,7 @@ def test_an_appended_table_cannot_be_loaded_anew_into_files(in_files: Kept) -> N
     assert in_files.rows("raw", name, "id") == [(1,)]
 
 
+@FILES_IN_SOAK
 def test_the_load_date_is_that_of_the_run(kept: Kept) -> None:
     name = numbers(kept, 1)
 

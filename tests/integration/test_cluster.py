@@ -1,9 +1,10 @@
-"""A landing on a real cluster: workers write the files, and a task that runs twice lands its rows once."""
+"""A session on a real cluster: tasks in Python, Iceberg's writers and landings run on the workers, copies once."""
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,6 +68,44 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakehouse]:
             lakehouse.close()
     finally:
         cluster.stop()
+
+
+def test_python_tasks_run_on_the_workers_in_utc_with_the_python_of_the_settings(lakehouse: Lakehouse) -> None:
+    def where(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for _ in batches:
+            it = {"folder": str(Path.cwd()), "python": sys.executable, "zone": time.tzname[0]}
+            yield pa.RecordBatch.from_pylist([it])
+
+    rows = (
+        lakehouse.session.range(0, 100, 1, 8).mapInArrow(where, "folder string, python string, zone string").collect()
+    )
+
+    assert {(row.python, row.zone) for row in rows} == {(sys.executable, "UTC")}
+    assert {part for row in rows for part in Path(row.folder).parts if part.startswith("work-")} == {"work-0", "work-1"}
+
+
+def test_iceberg_appends_and_merges_from_the_workers(lakehouse: Lakehouse) -> None:
+    lakehouse.session.sql("CREATE NAMESPACE lake.cluster")
+    lakehouse.session.sql("CREATE TABLE lake.cluster.t (id BIGINT, name STRING) USING iceberg")
+    lakehouse.session.sql("SELECT id, string(id) AS name FROM range(0, 1000, 1, 4)").writeTo("lake.cluster.t").append()
+    lakehouse.session.sql("SELECT id, 'changed' AS name FROM range(500, 1500)").createOrReplaceTempView("changes")
+    lakehouse.session.sql(
+        "MERGE INTO lake.cluster.t t USING changes c ON t.id = c.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+    counts = lakehouse.session.table("lake.cluster.t").selectExpr("count(*)", "count_if(name = 'changed')").collect()
+    assert [tuple(row) for row in counts] == [(1500, 1000)]
+
+
+def test_tasks_have_the_drivers_lakehead_whatever_the_workers_have_installed(lakehouse: Lakehouse) -> None:
+    def found(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [import_module("lakehead.spark.settings").__file__]})
+
+    files = [Path(row.file) for row in lakehouse.session.range(0, 4, 1, 4).mapInArrow(found, "file string").collect()]
+
+    assert {file.parts[-4:] for file in files} == {("lakehead.zip", "lakehead", "spark", "settings.py")}
 
 
 def test_units_land_from_the_workers(lakehouse: Lakehouse) -> None:
