@@ -33,7 +33,7 @@ $(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
 	@touch $@ $(RUNNABLE)
 
 JOBS   ?= 2
-PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist loadgroup
+PYTEST := $(BIN)/pytest -q -n $(JOBS)
 test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
 	$(PYTEST) --durations 15
 

@@ -8,21 +8,17 @@ from tests.servers.seaweed import Seaweed
 from tests.support import spark
 from tests.support.effort import SOAKING
 
-pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profiles"]
+pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profiles", "tests.support.schedule"]
 
 NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = {item for item in items if item.get_closest_marker("soak") and not SOAKING}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     # First, so that no shared JVM is stopped for them and started again.
     items[:] = sorted((item for item in items if item not in left_out), key=lambda item: not _has_own_jvm(item))
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -43,15 +39,6 @@ def _own_jvm(request: pytest.FixtureRequest) -> None:
 
 def _has_own_jvm(node: pytest.Item | pytest.Collector) -> bool:
     return node.get_closest_marker("own_jvm") is not None
-
-
-def _group(item: pytest.Item) -> str | None:
-    """Tests that one process must run, where several share the work: those of a file, for its sessions and servers."""
-    if item.get_closest_marker("xdist_group"):
-        return None
-    if _has_own_jvm(item):
-        return "own JVMs"
-    return None if item.nodeid.startswith("tests/sim/") else item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")

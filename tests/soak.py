@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--jobs", default="2", help="processes that run tests side by side")
     wanted = parser.parse_args()
     began = time.monotonic()
-    done, findings = tested(["tests", "-n", wanted.jobs, "--dist", "loadgroup"])
+    done, findings = tested(["tests", "-n", wanted.jobs])
     seeds = SUITE_SEEDS
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         while time.monotonic() - began < wanted.hours * 3_600:
