@@ -20,4 +20,5 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    config.option.loadscopereorder = False  # long files stand first, not those with many tests
     return ByFile(config, log)
