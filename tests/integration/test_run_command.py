@@ -27,6 +27,7 @@ from tests.integration.pipeline_scene import PASSWORD, source_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.support.commands import lakehead_command
+from tests.support.effort import effort
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
@@ -260,7 +261,7 @@ def test_moments_without_a_zone_stay_where_everything_else_is_in_new_york(
             read = {"source": database.kind, "table": name, "reader": reader, "primary_keys": ["id"]}
             full = {**read, "name": f"{database.kind}_{reader}_full", "mode": "full"}
             scd1 = {**read, "name": f"{database.kind}_{reader}_scd1", "mode": "scd1", "incremental_column": "at"}
-            tables += [full, scd1]
+            tables += effort([scd1], soak=[full, scd1])
     command = Command(tmp_path, sources, tables, environment)
 
     done = command.run(TZ="America/New_York", JDK_JAVA_OPTIONS="-Duser.timezone=America/New_York")

@@ -29,6 +29,7 @@ def traces_elsewhere() -> dict[str, list[str]]:
     return traces
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # the first waits for all of them
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_seed_replays_to_the_same_trace_in_another_process(name: str, traces_elsewhere: dict[str, list[str]]) -> None:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
 SNIPPETS = [
-    pytest.param(snippet, id=f"{page}-{number}", marks=[pytest.mark.slow] if "build_session" in snippet else [])
+    pytest.param(snippet, id=f"{page}-{number}")
     for page in PAGES
     for number, snippet in enumerate(
         re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE), 1
@@ -18,6 +18,7 @@ SNIPPETS = [
 ]
 
 
+@pytest.mark.slow  # each is a process of its own
 @pytest.mark.timeout(300)  # some start Spark, on a machine that may be busy
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_runs_as_it_stands(snippet: str, tmp_path: Path) -> None:

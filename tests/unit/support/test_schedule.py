@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_file_run_in_one_process() -> None:
     files = ["tests/unit/wire/test_queue_manifests.py", "tests/unit/storage/test_opening.py"]
     ran = subprocess.run(
