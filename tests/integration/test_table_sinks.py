@@ -179,6 +179,7 @@ def test_a_run_that_ends_after_some_slices_goes_on_with_the_next(kept: Kept) -> 
     assert kept.rows("mirror", name, "id") == raw
 
 
+@FILES_IN_SOAK
 def test_a_reload_makes_the_mirror_of_its_own_rows_alone(kept: Kept) -> None:
     name = numbers(kept, 1, 2, 3)
     kept.run(scd1(name))
@@ -190,6 +191,7 @@ def test_a_reload_makes_the_mirror_of_its_own_rows_alone(kept: Kept) -> None:
     assert kept.rows("mirror", name, "id", "_generation") == [(1, 1), (3, 1)]
 
 
+@FILES_IN_SOAK
 @pytest.mark.parametrize("rule", ["fail", "exclude", "include"])
 def test_rows_without_a_key_are_counted_and_kept_as_is_said(kept: Kept, rule: str) -> None:
     name = kept.scene.name()
