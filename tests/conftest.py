@@ -10,7 +10,8 @@ from tests.support.effort import SOAKING
 
 pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profiles", "tests.support.schedule"]
 
-NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py")
+NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py::test_a_snippet")
+"""Whoever runs none of these needs no Java and no network: `make check` does not."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
