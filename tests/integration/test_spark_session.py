@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from zipimport import zipimporter
 
 import pyarrow as pa
 import pytest
@@ -56,7 +57,9 @@ def test_the_embedded_catalog_is_one_that_pyiceberg_shares(spark: SparkSession, 
 
 def test_workers_have_loaded_what_tasks_need_and_look_into_no_archive(spark: SparkSession) -> None:
     def look(_: Iterable[int]) -> Iterable[tuple[bool, list[str]]]:
-        yield "pyarrow.parquet" in sys.modules, [path for path in sys.path if path.endswith((".jar", ".zip"))]
+        found = [path for path in sys.path if path.endswith((".jar", ".zip"))]
+        found += [path for path, importer in sys.path_importer_cache.items() if isinstance(importer, zipimporter)]
+        yield "pyarrow.parquet" in sys.modules, found
 
     assert spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect() == [(True, [])]
 

@@ -6,8 +6,12 @@ What tasks need is loaded before the first fork, so that no worker has to load i
 """
 
 import sys
+from zipimport import zipimporter
 
 sys.path[:] = [path for path in sys.path if not path.endswith((".jar", ".zip"))]
+for _path in [path for path, importer in sys.path_importer_cache.items() if isinstance(importer, zipimporter)]:
+    del sys.path_importer_cache[_path]  # these are read again, whether they are on the path or not
+sys.modules.pop("org", None)  # Python's own pickle looks for Jython's, and has found Spark's: it would look there again
 
 # After the path is in order; each for the workers that are forked.
 import pyarrow.parquet  # noqa: E402, F401 - see above
