@@ -32,6 +32,16 @@ pytestmark = [
 ]
 
 
+COUNT_IN_PYTHON = """
+from dataclasses import replace
+from pathlib import Path
+from lakehead.run.environment import spark_settings
+from lakehead.spark.session import build_session
+session = build_session(replace(spark_settings(), lakehouse=Path("lakehouse")))
+print(session.sparkContext.parallelize([1, 2], 1).mapPartitions(lambda numbers: [sum(numbers)]).collect())
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lakehouse")
@@ -62,6 +72,35 @@ def test_workers_have_loaded_what_tasks_need_and_look_into_no_archive(spark: Spa
         yield "pyarrow.parquet" in sys.modules, found
 
     assert spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect() == [(True, [])]
+
+
+def test_workers_are_met_where_only_this_user_may_enter_and_are_used_again(spark: SparkSession) -> None:
+    def who(numbers: Iterable[int]) -> Iterable[int]:
+        list(numbers)
+        yield os.getpid()
+
+    workers = {spark.sparkContext.parallelize([0], 1).mapPartitions(who).collect()[0] for _ in range(5)}
+    folder = Path(spark.sparkContext._temp_dir).parent
+
+    assert [path.suffix for path in folder.iterdir() if path.is_socket()] == [".sock"]
+    assert folder.stat().st_mode & 0o077 == 0
+    assert len(workers) == 1
+
+
+def test_where_a_sockets_path_would_be_too_long_workers_are_met_by_tcp(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-c", COUNT_IN_PYTHON],
+        env={**os.environ, "SPARK_LOCAL_DIRS": str(deep)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[3]\n", "")
 
 
 def test_time_is_utc_in_sql_in_the_jvm_and_in_tasks(spark: SparkSession) -> None:

@@ -19,6 +19,10 @@ from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
 from lakehead.spark.shipping import pack
 
+LONGEST_SOCKET = 103
+"""How long the path of a socket may be: the least that any system says."""
+SOCKET_NAME = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+
 
 def silent(_: str) -> None:
     """Say nothing."""
@@ -69,8 +73,11 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
     try:
         context = SparkContext(conf=given, gateway=jvm.gateway)
         context.pythonExec = settings.python or (sys.executable if settings.is_local else "python3")
-        if not settings.is_local:
-            context.addPyFile(str(pack(Path(context._temp_dir))))  # noqa: SLF001 - the folder that ends with it
+        folder = Path(context._temp_dir)  # noqa: SLF001 - the one that ends with it
+        if settings.is_local:
+            _meet_workers_in(folder.parent, context)
+        else:
+            context.addPyFile(str(pack(folder)))
         session = SparkSession.builder.getOrCreate()
     except BaseException as error:
         reason = reason_of(error)  # asks the JVM
@@ -80,6 +87,18 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
         raise
     jvm.output.pass_on()
     return session
+
+
+def _meet_workers_in(folder: Path, context: SparkContext) -> None:
+    """Let the JVM and its Python workers talk through files in a folder that nobody else may enter.
+
+    By TCP each waits for the other's acknowledgements, and a small job takes twice as long.
+    """
+    if len(str(folder)) + SOCKET_NAME > LONGEST_SOCKET:
+        return  # then by TCP
+    conf = context._jsc.sc().conf()  # noqa: SLF001 - the folder is known only when Spark runs
+    conf.set("spark.python.unix.domain.socket.dir", str(folder))
+    conf.set("spark.python.unix.domain.socket.enabled", "true")
 
 
 def _refusal(error: BaseException, reason: str, master: str, told: str) -> Misconfigured:

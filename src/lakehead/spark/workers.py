@@ -5,6 +5,7 @@ which takes longer than a small task. They hold nothing that is not installed he
 What tasks need is loaded before the first fork, so that no worker has to load it.
 """
 
+import gc
 import sys
 from zipimport import zipimporter
 
@@ -18,4 +19,5 @@ import pyarrow.parquet  # noqa: E402, F401 - see above
 from pyspark.daemon import manager  # noqa: E402 - see above
 
 if __name__ == "__main__":
+    gc.freeze()  # a worker looks for garbage after each task; what was loaded here is none
     manager()  # type: ignore[no-untyped-call] # PySpark leaves it so
