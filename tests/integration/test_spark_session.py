@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -36,9 +37,10 @@ COUNT_IN_PYTHON = """
 from dataclasses import replace
 from pathlib import Path
 from lakehead.run.environment import spark_settings
-from lakehead.spark.session import build_session
-session = build_session(replace(spark_settings(), lakehouse=Path("lakehouse")))
-print(session.sparkContext.parallelize([1, 2], 1).mapPartitions(lambda numbers: [sum(numbers)]).collect())
+from lakehead.spark.session import build_session, stop_session
+session = build_session(replace(spark_settings(), lakehouse=Path("lakehouse"), master="local[8]"))
+print(session.sparkContext.parallelize(range(8), 8).mapPartitions(lambda numbers: [sum(numbers)]).sum())
+stop_session(session)
 """
 
 
@@ -87,12 +89,13 @@ def test_workers_are_met_where_only_this_user_may_enter_and_are_used_again(spark
     assert len(workers) == 1
 
 
-def test_where_a_sockets_path_would_be_too_long_workers_are_met_by_tcp(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 60)
-    deep.mkdir()
+@pytest.mark.parametrize("depth", [0, 60], ids=["by sockets", "by TCP, where a socket's path would be too long"])
+def test_python_tasks_and_their_end_print_nothing(depth: int, tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * depth) if depth else Path(tempfile.gettempdir())
+    folder.mkdir(exist_ok=True)
     ran = subprocess.run(
         [sys.executable, "-c", COUNT_IN_PYTHON],
-        env={**os.environ, "SPARK_LOCAL_DIRS": str(deep)},
+        env={**os.environ, "SPARK_LOCAL_DIRS": str(folder)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -100,7 +103,7 @@ def test_where_a_sockets_path_would_be_too_long_workers_are_met_by_tcp(tmp_path:
         timeout=120,
     )
 
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[3]\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "28\n", "")
 
 
 def test_time_is_utc_in_sql_in_the_jvm_and_in_tasks(spark: SparkSession) -> None:

@@ -74,10 +74,10 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
         context = SparkContext(conf=given, gateway=jvm.gateway)
         context.pythonExec = settings.python or (sys.executable if settings.is_local else "python3")
         folder = Path(context._temp_dir)  # noqa: SLF001 - the one that ends with it
-        if settings.is_local:
-            _meet_workers_in(folder.parent, context)
-        else:
+        if not settings.is_local:
             context.addPyFile(str(pack(folder)))
+        elif settings.python is None:  # with workers of ours, which end without a word
+            _meet_workers_in(folder.parent, context)
         session = SparkSession.builder.getOrCreate()
     except BaseException as error:
         reason = reason_of(error)  # asks the JVM

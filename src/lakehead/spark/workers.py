@@ -6,6 +6,7 @@ What tasks need is loaded before the first fork, so that no worker has to load i
 """
 
 import gc
+import socket
 import sys
 from zipimport import zipimporter
 
@@ -16,8 +17,21 @@ sys.modules.pop("org", None)  # Python's own pickle looks for Jython's, and has 
 
 # After the path is in order; each for the workers that are forked.
 import pyarrow.parquet  # noqa: E402, F401 - see above
-from pyspark.daemon import manager  # noqa: E402 - see above
+from pyspark import daemon  # noqa: E402 - see above
+
+_work = daemon.worker
+
+
+def work(connection: socket.socket, authenticated: bool) -> int:  # noqa: FBT001 - as PySpark calls it
+    """Do the next task, or end without a word if there will be none: PySpark's own prints a traceback then."""
+    try:
+        ended = not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        ended = True
+    return 1 if ended else _work(connection, authenticated)  # type: ignore[no-untyped-call] # PySpark leaves it so
+
 
 if __name__ == "__main__":
+    daemon.worker = work
     gc.freeze()  # a worker looks for garbage after each task; what was loaded here is none
-    manager()  # type: ignore[no-untyped-call] # PySpark leaves it so
+    daemon.manager()  # type: ignore[no-untyped-call] # as above
