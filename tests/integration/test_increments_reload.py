@@ -37,6 +37,7 @@ pytestmark = MARKS
 # --- reload
 
 
+@ONE_SERVER
 def test_a_reload_equals_a_fresh_load(scene: Scene) -> None:
     """Rows that the source has deleted, or changed behind the watermark, are as the source has them now."""
     table = make(scene)

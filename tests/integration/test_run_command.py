@@ -27,7 +27,7 @@ from tests.integration.pipeline_scene import PASSWORD, source_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.support.commands import lakehead_command
-from tests.support.effort import effort
+from tests.support.effort import SOAKING, effort
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
 pytestmark = [
@@ -161,7 +161,6 @@ def test_the_same_in_toml_is_the_same_run_and_lines_can_be_for_people(shop: Comm
     shop.runtime = {"logging": {"json": False, "sink": "log.jsonl"}}
     shop.tables = [*shop.tables, {"table": "nowhere", "mode": "full"}]
 
-    first = shop.run("--load-date", "2025-05-05")
     (shop.folder / "config.toml").write_text(
         """
         [runtime]
@@ -192,15 +191,14 @@ def test_the_same_in_toml_is_the_same_run_and_lines_can_be_for_people(shop: Comm
         mode = "full"
         """
     )
-    second = shop.run("--load-date", "2025-05-05", "--only-tables", "cities,orders", config="config.toml")
+    done = shop.run("--load-date", "2025-05-05", "--only-tables", "cities,nowhere", config="config.toml")
 
     assert read_config(shop.folder / "config.toml") == read_config(shop.folder / "config.json")
-    assert (first.returncode, second.returncode) == (1, 0)
-    assert "There is no table 'nowhere'" in first.stdout
-    assert "3 tables: 2 done, 1 failed" in first.stdout
-    assert "2 tables: 2 skipped" in second.stdout
-    assert not any(line.startswith("{") for line in (first.stdout + second.stdout).splitlines())
-    assert [event["kind"] for event in events((shop.folder / "log.jsonl").read_text())].count("run_done") == 2
+    assert done.returncode == 1
+    assert "There is no table 'nowhere'" in done.stdout
+    assert "2 tables: 1 done, 1 failed" in done.stdout
+    assert not any(line.startswith("{") for line in done.stdout.splitlines())
+    assert [event["kind"] for event in events((shop.folder / "log.jsonl").read_text())].count("run_done") == 1
 
 
 FAULTS = {
@@ -264,7 +262,8 @@ def test_moments_without_a_zone_stay_where_everything_else_is_in_new_york(
             tables += effort([scd1], soak=[full, scd1])
     command = Command(tmp_path, sources, tables, environment)
 
-    done = command.run(TZ="America/New_York", JDK_JAVA_OPTIONS="-Duser.timezone=America/New_York")
+    java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Duser.timezone=America/New_York"
+    done = command.run(TZ="America/New_York", JDK_JAVA_OPTIONS=java)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for table in tables:
@@ -326,7 +325,7 @@ CANARY_IS_THE_PASSWORD = {
 }
 
 
-@pytest.mark.parametrize("new_server", [Postgres, MariaDB])
+@pytest.mark.parametrize("new_server", [Postgres, pytest.param(MariaDB, marks=pytest.mark.soak)])
 def test_a_password_is_written_nowhere_whatever_happens(
     new_server: type[Postgres] | type[MariaDB], tmp_path: Path
 ) -> None:
@@ -421,15 +420,17 @@ def test_an_interrupted_run_ends_and_the_next_one_goes_on(
                 os.kill(process.pid, ended_by)  # as a supervisor does: to the first one
             out, told = process.communicate(timeout=60)
             left = others_of(process)
+        assert process.returncode not in (0, 2)
+        assert "Traceback" not in told
+        assert left == []
+        assert all(json.loads(line) for line in out.splitlines())
+        if ended_by is signal.SIGTERM and not SOAKING:
+            return  # what comes next does not depend on the signal
         # Nobody may touch slow: the server has not noticed yet that nobody reads it any more.
         database.run("CREATE VIEW quick AS SELECT id, 1 = 1 AS late FROM few")
         command.tables = [few, {**slow, "table": "quick", "name": "slow"}]
         next_run = command.run()
 
-    assert process.returncode not in (0, 2)
-    assert "Traceback" not in told
-    assert left == []
-    assert all(json.loads(line) for line in out.splitlines())
     assert next_run.returncode == 0, next_run.stdout
     assert [event["table"] for event in events(next_run.stdout) if event["kind"] == "table_skipped"] == ["few"]
     assert sorted(command.rows("final.slow")["id"].to_pylist()) == [1, 2]

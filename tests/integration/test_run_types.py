@@ -293,6 +293,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
+@ONE_SERVER
 def test_a_source_that_has_changed_is_refused_by_name_before_anything_is_written(scene: Scene, change: str) -> None:
     name = one_row(scene, {"word": ("varchar(10)", "'a'", "a"), "size": ("int", "1", 1)})
     tables = in_both_modes(name)

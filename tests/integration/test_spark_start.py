@@ -166,7 +166,7 @@ def test_a_repository_out_of_reach_is_named_with_the_way_without_a_network(tmp_p
     ("damage", "environment"),
     [
         pytest.param("none", {}, id="whole"),
-        pytest.param("none", {"HADOOP_CONF_DIR": "/etc"}, id="whole and through Spark's script"),
+        pytest.param("none", {"HADOOP_CONF_DIR": "/etc"}, id="whole, by Spark's script", marks=pytest.mark.soak),
         pytest.param("rubbish", {}, id="rubbish"),
         pytest.param("cut short", {}, id="cut short", marks=pytest.mark.soak),
     ],
