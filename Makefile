@@ -12,7 +12,7 @@ READY    := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test soak lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
+.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,8 @@ $(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
 
 JOBS   ?= 2
 PYTEST := $(BIN)/pytest -q -n $(JOBS)
-test: lint types contracts ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
+test: $(READY) ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
+	@$(MAKE) --no-print-directory -j 2 jars lint types contracts  # the first waits for the network, the others do not
 	$(PYTEST) --durations 15
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
@@ -43,6 +44,9 @@ check: lint types contracts ## The fast part: the same checks, unit tests and a 
 HOURS ?= 1
 soak: $(READY) ## Everything at full length, then new seeds and kills until HOURS=1 are over (8 for a night)
 	@$(BIN)/python -m tests.soak --hours $(HOURS) --jobs $(JOBS)
+
+jars: $(READY)
+	@$(BIN)/python -m tests.support.spark
 
 lint: $(READY)
 	$(BIN)/ruff format --check --quiet .

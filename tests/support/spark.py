@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakehead.run.environment import spark_settings
 from lakehead.spark import launch
+from lakehead.spark.archive import archive_for
 from lakehead.spark.conf import session_conf
 from lakehead.spark.coordinates import AWS, DRIVERS
 from lakehead.spark.jars import jars_for
@@ -48,6 +49,14 @@ def prepare() -> None:
     if "LAKEHEAD_JARS" not in os.environ:
         settings = replace(spark_settings(), jars=JARS)
         os.environ["LAKEHEAD_JARS"] = str(jars_for(settings, find_java(settings), say=silent)[0].parent)
+
+
+def make_quick_starts() -> None:
+    """Fetch the jars and train the archive, as the first test of a clean clone would: it may take a minute."""
+    prepare()
+    settings = spark_settings()
+    java = find_java(settings)
+    archive_for(settings, java, jars_for(settings, java, say=silent), say=silent)
 
 
 def shared_session(settings: SparkSettings) -> SparkSession:
@@ -131,3 +140,7 @@ def _give(session: SparkSession, conf: Mapping[str, str]) -> None:
                 each.set(key, value)
         if key.startswith(HADOOP):
             hadoop.set(key.removeprefix(HADOOP), value)
+
+
+if __name__ == "__main__":
+    make_quick_starts()
