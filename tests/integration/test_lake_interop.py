@@ -327,7 +327,13 @@ MARK = (
 
 
 @pytest.mark.parametrize(
-    ("catalog", "mode"), [("lake", MARK), ("rest", COPY), pytest.param("s3", MARK, marks=pytest.mark.soak)]
+    ("catalog", "mode"),
+    [
+        ("rest", MARK),
+        pytest.param("lake", MARK, marks=pytest.mark.soak),
+        pytest.param("rest", COPY, marks=pytest.mark.soak),
+        pytest.param("s3", MARK, marks=pytest.mark.soak),
+    ],
 )
 def test_a_table_written_by_one_side_is_read_merged_and_compacted_by_the_other(
     lakehouse: Lakehouse, catalog: str, mode: str

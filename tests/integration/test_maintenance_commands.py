@@ -11,6 +11,7 @@ from tests.integration.maintenance_scene import opened, plant, snapshots_of
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import ACCESS_KEY, REGION, SECRET_KEY, Seaweed
 from tests.support.commands import lakehead_command
+from tests.support.effort import SOAKING
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars
@@ -56,9 +57,9 @@ def test_a_table_is_compacted_expired_and_swept_by_commands(house: Lakehouse) ->
     (stray,) = plant(table, "data/stray.parquet")
     lakehouse, state, _ = places(house)
 
-    assert lakehead("maintain", "compact", "t.orders", lakehouse, state, "--dry-run")[1].startswith(
-        "t.orders: 5 data files"
-    )
+    if SOAKING:  # a JVM more
+        dry = lakehead("maintain", "compact", "t.orders", lakehouse, state, "--dry-run")
+        assert dry[1].startswith("t.orders: 5 data files")
     code, told, _ = lakehead("maintain", "compact", "t.orders", lakehouse, state, "--option", "min-input-files=2")
     assert (code, told.split(";")[0].rpartition(" ")[2]) == (0, "1"), told
 

@@ -84,7 +84,7 @@ def test_workers_are_met_where_only_this_user_may_enter_and_are_used_again(spark
     workers = {spark.sparkContext.parallelize([0], 1).mapPartitions(who).collect()[0] for _ in range(5)}
     folder = Path(spark.sparkContext._temp_dir).parent
 
-    assert [path.suffix for path in folder.iterdir() if path.is_socket()] == [".sock"]
+    assert any(path.is_socket() for path in folder.iterdir())
     assert folder.stat().st_mode & 0o077 == 0
     assert len(workers) == 1
 

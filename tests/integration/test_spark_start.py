@@ -58,6 +58,7 @@ def test_doctor_finds_java_jars_spark_and_catalog_and_leaves_nothing_behind(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_doctor_says_in_one_sentence_that_the_catalogs_driver_is_no_driver(tmp_path: Path) -> None:
     settings = spark_settings()
     folder, cache = tmp_path / "jars", tmp_path / "cache"
@@ -167,7 +168,7 @@ def test_a_repository_out_of_reach_is_named_with_the_way_without_a_network(tmp_p
     [
         pytest.param("none", {}, id="whole"),
         pytest.param("none", {"HADOOP_CONF_DIR": "/etc"}, id="whole, by Spark's script", marks=pytest.mark.soak),
-        pytest.param("rubbish", {}, id="rubbish"),
+        pytest.param("rubbish", {}, id="rubbish", marks=pytest.mark.soak),
         pytest.param("cut short", {}, id="cut short", marks=pytest.mark.soak),
     ],
 )
@@ -274,6 +275,7 @@ def test_a_start_that_fails_for_another_reason_says_it_once_and_keeps_the_archiv
     assert SparkContext._active_spark_context is None
 
 
+@pytest.mark.soak
 def test_a_start_after_another_session_of_this_process_is_refused_in_one_sentence_too(choosy: SparkSettings) -> None:
     stop_session(build_session(choosy))
     gc.collect()
