@@ -20,7 +20,7 @@ from lakehead.extract.file_marks import FileMark, decode_mark, encode_mark
 from lakehead.extract.merging import Newest, newest_of, quoted, whole_keys
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.rows import raw_schema
-from lakehead.extract.sink import Reading, Standing, Written, check_order
+from lakehead.extract.sink import Reading, Standing, Written, check_order, keys_of
 from lakehead.extract.staging import frame_of
 from lakehead.extract.surroundings import Shared
 from lakehead.extract.table import Rule, TableSettings
@@ -111,7 +111,7 @@ class FileTableSink:
 
     def finalize_full(self) -> Written | None:
         """Let readers see raw's newest slice, whole and at once."""
-        keys = self.settings.primary_keys if self.settings.null_keys is Rule.EXCLUDE else ()
+        keys = keys_of(self.settings, self.columns) if self.settings.null_keys is Rule.EXCLUDE else ()
         return self._turn(lambda: self._publish(lambda _, new: new.where(" AND ".join(whole_keys(keys)) or "true"), 1))
 
     def stage_incremental_slice(
@@ -223,7 +223,7 @@ class FileTableSink:
     def _checked(self, staged: Staged, reached: FileMark, checks: Sequence[Callable[[int], None]]) -> Written | None:
         """Publish what was staged, once it has been looked at."""
         try:
-            counted, lacking = _counted(self._read([staged.directory]), self.settings.primary_keys)
+            counted, lacking = _counted(self._read([staged.directory]), keys_of(self.settings, self.columns))
             check_keys(self.settings, lacking)
             for check in checks:
                 check(counted)

@@ -16,13 +16,14 @@ from lakehead.extract.iceberg_tables import (
     RAW_PARTITIONS,
     Place,
     Wanted,
+    check_same_columns,
     ensure_tables,
     iceberg_schema,
 )
 from lakehead.extract.iceberg_view import show_slice, shown_slice
 from lakehead.extract.merging import Newest, RawRows, merge_newest, overwrite, overwrite_newest, whole_keys
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.sink import Overtaken, Reading, Standing, Written, check_order
+from lakehead.extract.sink import Overtaken, Reading, Standing, Written, check_order, keys_of
 from lakehead.extract.staging import raw_stager
 from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import Finalize, Rule, TableSettings
@@ -84,7 +85,7 @@ class IcebergSink:
         raw = self.standing().raw
         if raw is None or raw.slice is None:
             return None
-        keys = self._settings.primary_keys if self._settings.null_keys is Rule.EXCLUDE else ()
+        keys = keys_of(self._settings, self.columns) if self._settings.null_keys is Rule.EXCLUDE else ()
         if self._is_view:
             return self._show(raw, whole_keys(keys))
         if self._out is None:  # it was not wanted when raw was read, or somebody has dropped it
@@ -190,7 +191,7 @@ class IcebergSink:
         audits: Sequence[Audit[NewFiles]],
         change: Change = Change.APPEND,
     ) -> Written | None:
-        table, keys = self._made(self._raw), self._settings.primary_keys
+        table, keys = self._made(self._raw), keys_of(self._settings, self.columns)
         lacking: dict[str, int] = {}
 
         def keys_are_whole(staged: Staged[NewFiles]) -> None:
@@ -230,6 +231,7 @@ class IcebergSink:
         seen = self._known().published
         if seen and (seen.generation, seen.slice or 0) >= (raw.generation, raw.slice or 0):
             return None
+        check_same_columns(table.name, self._made(self._raw).seen().schema(), table.seen().schema())
 
         def reaching() -> Reached:
             if self._known().published != seen:

@@ -127,21 +127,26 @@ def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> P
     return PartitionSpec(*fields)
 
 
-def _check_fits(name: str, wanted: Schema, there: Schema) -> None:
-    """Whether the source's columns are still those that the table was made for. This is where drift will be judged."""
+def check_same_columns(name: str, raw: Schema, there: Schema) -> None:
+    """Whether what is merged from raw is what the table was made for: either may have been altered since."""
+    _check_fits(name, raw, there, "raw table")
+
+
+def _check_fits(name: str, wanted: Schema, there: Schema, of: str = "source") -> None:
+    """Whether the columns that come are still those that the table was made for. This is where drift will be judged."""
     has = {field.name: field.field_type for field in there.fields}
     needs = {field.name: field.field_type for field in wanted.fields}
-    faults = [f"the source has a new column {column!r}" for column in needs if column not in has]
-    faults += [f"the source has no column {column!r} any more" for column in has if column not in needs]
+    faults = [f"the {of} has a new column {column!r}" for column in needs if column not in has]
+    faults += [f"the {of} has no column {column!r} any more" for column in has if column not in needs]
     for column in needs.keys() & has.keys():
         if needs[column] == has[column]:
             continue
         try:
             promote(needs[column], has[column])
         except ResolveError:
-            faults.append(f"column {column!r} is {needs[column]} in the source and {has[column]} here")
+            faults.append(f"column {column!r} is {needs[column]} in the {of} and {has[column]} here")
     if faults:
         raise Misconfigured(
-            f"The table {name} does not fit its source: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
+            f"The table {name} does not fit its {of}: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
             "give the table another name and load it anew."
         )

@@ -9,12 +9,12 @@ from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.sink import Overtaken, Reading, Standing, TableSink
+from lakehead.extract.sink import Overtaken, Reading, Standing, TableSink, keys_of, known_by
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped
 from lakehead.extract.table import Rule, TableSettings
 from lakehead.lake.ports import AuditFailed
 from lakehead.source.filters import parse_filter
-from lakehead.source.port import Column, Source, TableInfo, schema_of
+from lakehead.source.port import Source, schema_of
 from lakehead.state.model import JsonObject, Mark, SlicePlan, Watermark
 from lakehead.state.values import to_text
 from lakehead.telemetry.events import TablePlanned
@@ -94,8 +94,6 @@ class _Load:
                 f"Column {column.name!r} of {info} is carried as text, which is not ordered as its values of type "
                 f"{column.declared} are. Choose another incremental_column, or load the table in full."
             )
-        for name in (*table.primary_keys, *table.tiebreak_columns):
-            info.column(name)
         return Increments(source, info, column, kind, kept, table.null_watermarks)
 
     def _read(self, increments: Increments) -> SlicePlan | None:
@@ -249,10 +247,9 @@ def _reads(increments: Increments) -> JsonObject:
 
 def _newest(table: TableSettings, sink: TableSink) -> Newest:
     """Which rows count, in the names of raw's own columns: it may be asked when the source is out of reach."""
-    columns = tuple(Column(name=name, declared="", arrow=None) for name in sink.columns)
-    raw = TableInfo(schema=None, name="t", quoted="t", columns=columns)
+    raw = known_by(sink.columns, "t")
     return Newest(
-        keys=tuple(raw.column(key).name for key in table.primary_keys),
+        keys=keys_of(table, sink.columns),
         watermark=raw.column(table.incremental_column or "").name,
         tiebreaks=tuple(raw.column(name).name for name in table.tiebreak_columns),
         null_keys=table.null_keys is Rule.INCLUDE,

@@ -68,13 +68,13 @@ class Rows(Protocol):
 
 
 def overwrite(session: SparkSession, target: str, rows: RawRows, *conditions: str) -> None:
-    """Make a table exactly these rows."""
-    session.sql(f"INSERT OVERWRITE {target} {rows.sql(*conditions)}")
+    """Make a table exactly these rows. By name: its columns may stand in another order."""
+    session.sql(f"INSERT OVERWRITE {target} BY NAME {rows.sql(*conditions)}")
 
 
 def overwrite_newest(session: SparkSession, target: str, rows: Rows, newest: Newest) -> None:
     """Make a table the newest of these rows, one for each key."""
-    session.sql(f"INSERT OVERWRITE {target} {newest_of(session, rows, newest)}")
+    session.sql(f"INSERT OVERWRITE {target} BY NAME {newest_of(session, rows, newest)}")
 
 
 def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newest) -> None:

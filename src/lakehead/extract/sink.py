@@ -1,6 +1,6 @@
 """What a strategy asks of the place where a table is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
@@ -10,8 +10,8 @@ import pyarrow as pa
 from lakehead.errors import LakeheadError
 from lakehead.extract.merging import Newest
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.table import Reader
-from lakehead.source.port import Query, Source, TableName
+from lakehead.extract.table import Reader, TableSettings
+from lakehead.source.port import Column, Query, Source, TableInfo, TableName
 from lakehead.state.model import Watermark
 
 
@@ -142,6 +142,18 @@ class TableSink(Protocol):
     def close(self) -> None:
         """Give back what was opened."""
         ...
+
+
+def known_by(columns: Iterable[str], table: str) -> TableInfo:
+    """A table of these columns, to be asked for them by names as somebody wrote them."""
+    known = tuple(Column(name=name, declared="", arrow=None) for name in columns)
+    return TableInfo(schema=None, name=table, quoted=table, columns=known)
+
+
+def keys_of(settings: TableSettings, columns: Iterable[str]) -> tuple[str, ...]:
+    """The columns that name a row, as they are spelled among these."""
+    known = known_by(columns, settings.name)
+    return tuple(known.column(key).name for key in settings.primary_keys)
 
 
 def check_order(raw: Watermark | None, part: Slice, generation: int, table: str) -> None:

@@ -75,10 +75,12 @@ class ExecutionContext:
             opened.close()
 
     def described(self, source: Source) -> tuple[TableInfo, Filter | None]:
-        """The source's table, every column of which can be read, and the table's filter."""
+        """The source's table, every column of which can be read and every one that we need is there; and the filter."""
         overrides = Overrides(as_text=frozenset(self.table.as_text), decimals=self.table.as_decimal)
         info = source.catalogue(self.table.source, overrides)
         info.readable()
+        for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
+            info.column(name)
         written = self.table.source_filter
         return info, parse_filter(written, info, source.settings.kind) if written else None
 

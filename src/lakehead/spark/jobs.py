@@ -11,11 +11,28 @@ DESCRIPTION = "spark.job.description"
 INTERRUPT = "spark.job.interruptOnCancel"
 POOL = "spark.scheduler.pool"
 
+PINNED = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.variable.substitute": "false",
+}
+"""What our statements mean depends on these, whatever somebody has set for the queries of their own."""
+
+UNSET = ("spark.wap.branch", "spark.wap.id")
+"""Iceberg would take what we write elsewhere."""
+
 
 class ThreadSessions:
     """A session of its own for each thread that asks: what one sets (snapshot properties) the others do not see.
 
-    They share the context, its executors and its configuration as it was at the start. A thread's session goes with it.
+    They share the context, its executors and its configuration as it was at the start, but for what our statements
+    depend on. A thread's session goes with it.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -26,8 +43,16 @@ class ThreadSessions:
         """This thread's session, made when it first asks."""
         mine: SparkSession | None = getattr(self._threads, "session", None)
         if mine is None:
-            mine = self._threads.session = self._session.newSession()
+            mine = self._threads.session = _pinned(self._session.newSession())
         return mine
+
+
+def _pinned(session: SparkSession) -> SparkSession:
+    for key, value in PINNED.items():
+        session.conf.set(key, value)
+    for key in UNSET:
+        session.conf.unset(key)
+    return session
 
 
 @contextmanager
