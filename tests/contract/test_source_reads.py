@@ -11,7 +11,7 @@ from lakehead.errors import Misconfigured
 from lakehead.source.errors import NotExact
 from lakehead.source.filters import parse_filter
 from lakehead.source.opening import open_source
-from lakehead.source.port import Nulls, Overrides, Query, TableName, Window
+from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, TableName, Window
 from lakehead.source.settings import SourceSettings
 from tests.contract.source_scene import Database, all_rows
 from tests.servers.postgres import Postgres
@@ -106,26 +106,28 @@ def test_an_open_transaction_holds_back_what_may_be_taken_as_committed(
     postgres: Postgres,
 ) -> None:
     with postgres.connect(postgresql.settings.database) as late:
+        late.execute("SET application_name = 'forgetful'")
         late.execute("BEGIN")
-        [(began,)] = late.execute("SELECT now()").fetchall()
+        [(began, process)] = late.execute("SELECT now(), pg_backend_pid()").fetchall()
 
         with postgresql.source.snapshot():  # our own readers never write, and hold back nothing
             told = postgresql.source.open_transactions()
 
-        assert told.known
+        assert told.unknown is None
+        assert f"(forgetful, process {process})" in (told.whose or "")
         assert told.oldest is not None
         assert told.oldest <= began
         late.execute("ROLLBACK")
         with postgresql.source.snapshot():
-            assert postgresql.source.open_transactions().oldest is None
+            assert postgresql.source.open_transactions() == OpenTransactions()
 
 
 def test_a_server_that_does_not_tell_of_open_transactions_says_so(
     mysql: Database,
     sqlite: Database,
 ) -> None:
-    assert not mysql.source.open_transactions().known
-    assert not sqlite.source.open_transactions().known
+    assert "only to administrators" in (mysql.source.open_transactions().unknown or "")
+    assert "does not tell" in (sqlite.source.open_transactions().unknown or "")
 
 
 def test_a_user_who_may_not_see_others_does_not_take_them_for_absent(
@@ -137,7 +139,12 @@ def test_a_user_who_may_not_see_others_does_not_take_them_for_absent(
     try:
         with postgres.connect(postgresql.settings.database) as other:
             other.execute("BEGIN")
-            assert not source.open_transactions().known
+            unknown = source.open_transactions().unknown
+            assert unknown is not None
+            assert unknown.startswith("'nosy' may not see ")
+            assert "grant pg_read_all_stats" in unknown
+            postgresql.run("GRANT pg_read_all_stats TO nosy")
+            assert source.open_transactions().unknown is None
     finally:
         source.close()
 

@@ -116,7 +116,7 @@ class JdbcSource:
 
     def open_transactions(self) -> OpenTransactions:
         """Not known."""
-        return OpenTransactions()
+        return OpenTransactions(unknown="how the database tells of open transactions is not known")
 
     def count(self, query: Query) -> int:
         """How many rows there are, counted."""

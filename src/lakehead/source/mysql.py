@@ -105,7 +105,7 @@ class MySQL:
 
     def open_transactions(self) -> OpenTransactions:
         """Unknown: the server tells it only to administrators."""
-        return OpenTransactions()
+        return OpenTransactions(unknown="MySQL tells of open transactions only to administrators")
 
     def count(self, query: Query) -> int:
         """How many rows there are, counted."""

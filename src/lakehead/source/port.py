@@ -195,8 +195,10 @@ class OpenTransactions:
 
     oldest: datetime | None = None
     """When the oldest began, if any is open."""
-    known: bool = False
-    """Whether the server tells of all of them. If not, only a lag protects from late commits."""
+    whose: str | None = None
+    """Who has the oldest, in words that an administrator can act on."""
+    unknown: str | None = None
+    """Why the server does not tell of all of them, or None if it does. Only a lag protects from what it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

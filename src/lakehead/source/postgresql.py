@@ -69,17 +69,22 @@ _NOW = """
 SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE
 (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')
 """
-# A transaction without an id may still get one and write; our own readers, which may last for
-# hours, do not. Other users' are hidden from whoever may not see them.
+# A transaction without an id may still get one and write; our own readers, which may last for hours, do not, nor do
+# those that vacuum or send. Of other users' sessions whoever may not see them is told only that they are there.
 _OPEN = """
-SELECT min(started), coalesce(bool_and(seen), true) FROM (
-    SELECT xact_start AS started, state IS NOT NULL AS seen FROM pg_stat_activity
+WITH others AS (
+    SELECT pid, usename, application_name, xact_start, query = '<insufficient privilege>' AS hidden
+    FROM pg_stat_activity
     WHERE datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
     AND application_name IS DISTINCT FROM '{reader}'
-    AND (backend_type IS NULL OR backend_type IN ('client backend', 'background worker', 'logical replication worker'))
+    AND coalesce(backend_type, '') NOT IN ('autovacuum worker', 'walsender')
     UNION ALL
-    SELECT prepared, false FROM pg_prepared_xacts WHERE database = current_database()
-) AS all_open
+    SELECT NULL, owner, 'prepared as ' || gid, prepared, false FROM pg_prepared_xacts
+    WHERE database = current_database()
+)
+SELECT xact_start, usename::text, application_name, pid, pg_is_in_recovery(),
+    (SELECT count(*) FROM others WHERE hidden), (SELECT count(*) FROM others WHERE pid IS NULL)
+FROM (SELECT 1) AS one LEFT JOIN others ON xact_start IS NOT NULL ORDER BY xact_start NULLS LAST LIMIT 1
 """
 
 _LARGEST = 1.75
@@ -145,9 +150,19 @@ class PostgreSQL:
         return ServerTime(utc, local)
 
     def open_transactions(self) -> OpenTransactions:
-        """How far back a commit may still come. Prepared transactions do not say when they began."""
-        [(oldest, known)] = self.rows(_OPEN.format(reader=READER))
-        return OpenTransactions(oldest, known)
+        """How far back a commit may still come."""
+        [(oldest, user, program, session, standby, hidden, prepared)] = self.rows(_OPEN.format(reader=READER))
+        unknown = None
+        if standby:
+            unknown = "it is a standby, which does not know its primary's transactions and may be behind it"
+        elif hidden:
+            unknown = f"{self.settings.user!r} may not see {hidden} sessions of others (grant pg_read_all_stats to it)"
+        elif prepared:
+            unknown = f"{prepared} prepared transactions do not say when they began"
+        whose = None
+        if oldest is not None:
+            whose = f"{user} ({program or 'no program name'}{f', process {session}' if session else ''})"
+        return OpenTransactions(oldest=oldest, whose=whose, unknown=unknown)
 
     def count(self, query: Query) -> int:
         """How many rows there are, counted."""

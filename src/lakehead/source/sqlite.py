@@ -93,7 +93,7 @@ class SQLite:
 
     def open_transactions(self) -> OpenTransactions:
         """Unknown: SQLite does not tell. There is at most one."""
-        return OpenTransactions()
+        return OpenTransactions(unknown="SQLite does not tell of an open transaction")
 
     def count(self, query: Query) -> int:
         """How many rows there are, counted."""
