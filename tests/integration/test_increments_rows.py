@@ -224,7 +224,7 @@ def test_days_are_read_when_they_are_over(scene: Scene) -> None:
 
 
 def test_names_that_are_hard_to_spell_go_through_raw_mirror_merge_and_final(scene: Scene) -> None:
-    names = ("Id", "select", "a b", "dot.ted")
+    names = ("Id", "select", "a b", "dot.`ted")
     quoted = [scene.database.source.quote(name) for name in names]
     table = scene.name()
     key, mark, tie, value = quoted
@@ -235,11 +235,11 @@ def test_names_that_are_hard_to_spell_go_through_raw_mirror_merge_and_final(scen
         "table": table,
         "mode": "scd1",
         "incremental_column": "select",
-        "primary_keys": ["Id", "dot.ted"],
+        "primary_keys": ["Id", "dot.`ted"],
         "tiebreak_columns": ["a b"],
-        "merge_filters": ["`dot.ted` >= 'a'"],
+        "merge_filters": ["`dot.``ted` >= 'a'"],
     }
-    full = {"table": table, "name": f"full_{table}", "mode": "full", "primary_keys": ["dot.ted"]}
+    full = {"table": table, "name": f"full_{table}", "mode": "full", "primary_keys": ["dot.`ted"]}
     done(scene.run(order, full))
     scene.sql(f"UPDATE {table} SET {mark} = {at(now(scene))}, {tie} = 7 WHERE {key} = 1")
 

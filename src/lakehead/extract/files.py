@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from lakehead.errors import Misconfigured
 from lakehead.extract.audits import check_keys, check_not_emptied
 from lakehead.extract.file_marks import FileMark, decode_mark, encode_mark
-from lakehead.extract.merging import Newest, newest_of, quoted, whole_keys
+from lakehead.extract.merging import Newest, newest_of, whole_keys
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.rows import raw_schema
 from lakehead.extract.sink import Reading, Standing, Written, check_order, keys_of
@@ -28,6 +28,7 @@ from lakehead.lake.filesink.published import label_of, published
 from lakehead.lake.filesink.sink import FileSink, Result, Staged
 from lakehead.lake.landing import Unit
 from lakehead.lake.lane import StagingFailed, task_reason
+from lakehead.spark.names import quoted
 from lakehead.state.model import Mark, Watermark
 
 T = TypeVar("T")

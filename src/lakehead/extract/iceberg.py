@@ -35,6 +35,7 @@ from lakehead.lake.ports import Staged
 from lakehead.lake.protocol import Audit, Reaching
 from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable
+from lakehead.spark.names import quoted
 from lakehead.state.model import Mark, Watermark
 
 
@@ -181,7 +182,7 @@ class IcebergSink:
         )
 
     def _sql(self, place: Place) -> str:
-        return ".".join(f"`{word}`" for word in (self._around.catalog.name, *place.name.split(".")))
+        return quoted(self._around.catalog.name, *place.name.split("."))
 
     def _land_raw(
         self,

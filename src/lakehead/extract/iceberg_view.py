@@ -6,8 +6,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.merging import quoted
 from lakehead.extract.rows import SLICE
+from lakehead.spark.names import quoted
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 SHOWN = "lakehead.slice"

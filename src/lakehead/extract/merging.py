@@ -7,6 +7,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from lakehead.extract.rows import GENERATION, INGEST_SCHEMA, SLICE
+from lakehead.spark.names import quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,6 @@ def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newe
         f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
     )
-
-
-def quoted(name: str) -> str:
-    """A column's name in Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def whole_keys(keys: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from lakehead.lake.ports import AuditFailed, Staged
 from lakehead.lake.rows import Branch, NewFiles
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.tasks import read_columns
+from lakehead.spark.names import quoted
 
 SHOWN = 3
 
@@ -75,7 +76,7 @@ class NoDuplicates:
         frame = self._frame(staged.rows)
         if frame is None:
             return
-        keys = [f.col(f"`{column}`") for column in self.columns]
+        keys = [f.col(quoted(column)) for column in self.columns]
         twice = frame.groupBy(*keys).count().where("count > 1").limit(SHOWN).collect()
         if twice:
             shown = ", ".join(str(tuple(row)[:-1]) for row in twice)
@@ -84,8 +85,8 @@ class NoDuplicates:
             )
 
     def _frame(self, rows: NewFiles | Branch) -> DataFrame | None:
-        table = f"{self.table.catalog.name}.{self.table.name}"
-        keys = [f"`{column}`" for column in self.columns]
+        table = quoted(self.table.catalog.name, *self.table.name.split("."))
+        keys = [quoted(column) for column in self.columns]
         match rows:
             case Branch():
                 return self.session.read.option("branch", rows.name).table(table).select(*keys)

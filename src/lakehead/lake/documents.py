@@ -8,19 +8,16 @@ from typing import TypeVar
 
 import msgspec
 
-from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.errors import Misconfigured
 from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
 from lakehead.state.model import Value
 from lakehead.state.values import from_text, to_text
+from lakehead.wire.errors import Unreadable
 
 VERSION = 1
 PREFIX = "lakehead."
 LONGEST_UNITS = 4096
 """Bytes of a unit list that still stand in a snapshot's summary: every reader of the table loads all summaries."""
-
-
-class Unreadable(LakeheadError):
-    """Something that was stored cannot be read as what it should be."""
 
 
 class _Share(msgspec.Struct, omit_defaults=True, frozen=True):

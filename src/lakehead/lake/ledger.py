@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from lakehead.lake.documents import (
     LONGEST_UNITS,
     Kept,
-    Unreadable,
     decode_entry,
     decode_kept,
     encode_entry,
@@ -18,6 +17,7 @@ from lakehead.lake.documents import (
 )
 from lakehead.lake.landing import Share, Snapshot
 from lakehead.storage.port import Store
+from lakehead.wire.errors import Unreadable
 
 
 @dataclass(frozen=True, slots=True)

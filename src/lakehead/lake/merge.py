@@ -18,6 +18,7 @@ from lakehead.lake.lane import StagingFailed
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.rows import Branch
 from lakehead.lake.table import IcebergTable
+from lakehead.spark.names import quoted
 from lakehead.spark.reasons import reason_of
 
 BRANCH = "lakehead_"
@@ -78,8 +79,7 @@ class MergeStager:
 
     def run(self, branch: str, properties: Mapping[str, str], shares: Sequence[Share]) -> None:
         """Merge into the branch; its snapshot carries the properties."""
-        words = [self.table.catalog.name, *self.table.name.split("."), f"branch_{branch}"]
-        target = ".".join(f"`{word}`" for word in words)
+        target = quoted(self.table.catalog.name, *self.table.name.split("."), f"branch_{branch}")
         settings = {PROPERTY + key: value for key, value in properties.items()}
         if self.session.conf.get(HASHED_BELOW) == SPARKS_OWN:  # whoever has set it knows better
             settings[HASHED_BELOW] = HASHED

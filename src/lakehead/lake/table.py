@@ -19,11 +19,12 @@ from pyiceberg.table.update import AssertTableUUID
 
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.lake.commits import SWEEP, Commit, publication, standing
-from lakehead.lake.documents import Unreadable, from_summary, to_summary
+from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
 from lakehead.lake.rows import Branch, NewFiles
+from lakehead.wire.errors import Unreadable
 
 COMMIT_TRIES = 10
 FORMAT_VERSION = 2

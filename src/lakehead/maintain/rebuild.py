@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from lakehead.errors import LakeheadError
-from lakehead.lake.documents import Unreadable, ledger_folder
+from lakehead.lake.documents import ledger_folder
 from lakehead.lake.landing import Pointer, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.progress import state_landings
@@ -17,6 +17,7 @@ from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.lineage import Lineage
 from lakehead.state.model import Pointer as StatePointer
 from lakehead.state.state import State
+from lakehead.wire.errors import Unreadable
 
 AT_ONCE = 32
 """Ledger objects that are read side by side."""

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from lakehead.lake.documents import (
     PREFIX,
     Kept,
-    Unreadable,
     decode_entry,
     decode_kept,
     encode_entry,
@@ -28,6 +27,7 @@ from lakehead.lake.documents import (
 )
 from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
 from lakehead.state.model import LAST_NUMBER
+from lakehead.wire.errors import Unreadable
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lake"
 TABLE = "8a5f0f0c-5b8e-4f1c-9c1e-2f6b1d1f0a11"

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from lakehead import Unreadable  # as users import it
 from lakehead.clock import SystemClock
-from lakehead.lake.documents import LONGEST_UNITS, Kept, Unreadable, encode_units, ledger_key
+from lakehead.lake.documents import LONGEST_UNITS, Kept, encode_units, ledger_key
 from lakehead.lake.landing import Landing, Share, Snapshot, Unit
 from lakehead.lake.ledger import StoreLedger
 from lakehead.storage.memory import MemoryStore
