@@ -137,7 +137,17 @@ FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
     ({("runtime", "raw_root"): None}, "runtime.raw_root", "is missing. Where raw rows land."),
     ({("runtime", "final_root"): None}, "runtime.final_root", "set finalize_full_refresh to false"),
     ({("runtime", "intermediate"): None}, "runtime.intermediate", "is missing: tables of mode scd1 are merged there."),
-    ({("runtime", "final_root"): "raw/"}, "runtime.final_root", "is the same as raw_root."),
+    ({("runtime", "final_root"): "raw/"}, "runtime.final_root", "is the namespace 'raw', as raw_root is."),
+    (
+        {("runtime", "raw_root"): "s3://a/lake", ("runtime", "final_root"): "s3://b/Lake/"},
+        "runtime.final_root",
+        "is the namespace 'Lake', as raw_root is",
+    ),
+    (
+        {("runtime", "final_root"): "raw.public", ("tables", 1, "name"): "cities"},
+        "tables[1]",
+        "would be raw.public.cities below final_root, as tables[0] is below raw_root",
+    ),
     # names and references
     ({("tables", 1, "table"): "Cities"}, "tables[1]", "is called public.Cities, as tables[0] is."),
     ({("tables", 1, "name"): "public.cities"}, "tables[1]", "is called public.cities, as tables[0] is."),

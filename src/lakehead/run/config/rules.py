@@ -37,9 +37,8 @@ def broken_rules(raw: Raw) -> Iterator[Fault]:
 def _names(raw: Raw) -> Iterator[Fault]:
     seen: dict[str, int] = {}
     for index, table in _tables(raw):
-        words = [table.get("schema"), table.get("table")]
-        name = table.get("name") or ".".join(word for word in words if isinstance(word, str))
-        if not isinstance(name, str) or not name:
+        name = _called(table)
+        if not name:
             continue
         if table.get("name") is None and not _NAME.fullmatch(name):
             yield Fault(
@@ -82,11 +81,45 @@ def _roots(raw: Raw) -> Iterator[Fault]:
             "runtime.final_root",
             "is missing: full refreshes become tables there. Without it, set finalize_full_refresh to false.",
         )
-    given = [(root, str(runtime[root]).strip().rstrip("/")) for root in ROOTS if root in runtime]
-    for position, (root, place) in enumerate(given):
-        for other, same in given[:position]:
-            if place == same:
-                yield Fault(f"runtime.{root}", f"is the same as {other}. Tables of one name would be one table.")
+    given = {root: _namespace(str(runtime[root])) for root in ROOTS if root in runtime}
+    taken: dict[str, str] = {}
+    for root, namespace in given.items():
+        # Catalogs differ in whether case matters.
+        other = taken.setdefault(namespace.lower(), root)
+        if other != root:
+            yield Fault(
+                f"runtime.{root}",
+                f"is the namespace {namespace!r}, as {other} is. Tables of one name would be one table: let the last "
+                "parts of the roots differ.",
+            )
+    if len(taken) == len(given):
+        yield from _one_table_for_two(raw, given)
+
+
+def _namespace(root: str) -> str:
+    """What tables below a root are called by: of a location, its last part."""
+    place = root.strip().rstrip("/")
+    return place.rpartition("/")[2] if "://" in place else place
+
+
+def _one_table_for_two(raw: Raw, namespaces: Mapping[str, str]) -> Iterator[Fault]:
+    """Names have dots too: the table b.c below the root a is the table c below the root a.b."""
+    taken: dict[tuple[object, str], tuple[int, str]] = {}
+    for index, table in _tables(raw):
+        for root, namespace in namespaces.items():
+            name = f"{namespace}.{_called(table)}"
+            first, below = taken.setdefault((table.get("sink"), name.lower()), (index, root))
+            if first != index and below != root:  # below one root, their names are alike, which is told
+                yield Fault(
+                    path_of(("tables", index)),
+                    f"would be {name} below {root}, as tables[{first}] is below {below}. Give one another name.",
+                )
+
+
+def _called(table: Raw) -> str:
+    """What a table is called, as far as it is said."""
+    words = [table.get("schema"), table.get("table")]
+    return str(table.get("name") or ".".join(word for word in words if isinstance(word, str)))
 
 
 def _files(raw: Raw) -> Iterator[Fault]:
