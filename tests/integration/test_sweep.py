@@ -248,3 +248,17 @@ class Staging:
     async def publish(self) -> None:
         """Publish it where it was fenced."""
         await self._table.publish(self._staged, self._fence.head)
+
+
+def test_files_that_their_owner_keeps_from_removal_are_not_swept(house: Lakehouse) -> None:
+    table = house.create("kept", more="TBLPROPERTIES ('gc.enabled'='false')")
+    house.land(table, "unit-a")
+    strays = plant(table, "data/stray.parquet")
+    before = table.load().metadata
+
+    for dry_run in (True, False):
+        with pytest.raises(Misconfigured, match=r"t\.kept has gc\.enabled set to false"):
+            swept(table, Later(), dry_run=dry_run)
+
+    assert table.load().metadata == before
+    assert files_of(table) >= set(strays)

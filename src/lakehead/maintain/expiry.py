@@ -21,6 +21,7 @@ from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import Progress
 from lakehead.lake.protocol import fence
 from lakehead.lake.table import IcebergTable
+from lakehead.maintain.places import check_may_remove
 from lakehead.maintain.references import References
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
@@ -67,8 +68,10 @@ async def expire(
 
     Kept are main's last landing and all after it, whatever a branch or tag points at, the newest `min_snapshots` of
     every branch, and what a branch's own settings keep. Snapshots that no branch leads to go by their age alone. Raises
-    `HistoryBroken` where the table's landings cannot be settled first, and `ExpiryFailed`.
+    `HistoryBroken` where the table's landings cannot be settled first, `Misconfigured` where nobody may remove files
+    (`gc.enabled`), and `ExpiryFailed`.
     """
+    check_may_remove(table.load())
     if not dry_run:
         await fence(table, progress, ledger)
     iceberg = table.load()

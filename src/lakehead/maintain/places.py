@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from pyiceberg.table import Table as Iceberg
 
-from lakehead.errors import Unavailable
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.lake.lane import filesystem_of
 
+GC_ENABLED = "gc.enabled"
 THREADS = 16
 """Requests that are under way at once."""
 
@@ -27,6 +28,16 @@ class File:
     size: int
     written_ns: int
     """When its file system says that it was last written, in nanoseconds since the epoch."""
+
+
+def check_may_remove(table: Iceberg) -> None:
+    """Raise `Misconfigured` where the table's owner has said that nobody removes its files, as Iceberg itself does."""
+    if table.metadata.properties.get(GC_ENABLED, "true").lower() == "false":
+        name = ".".join(table.name())
+        raise Misconfigured(
+            f"The table {name} has {GC_ENABLED} set to false: its catalog, or another table, uses its files too, and "
+            "they are not ours to remove. Clean up by the catalog's own means, or set it to true if that is not so."
+        )
 
 
 def place(uri: str) -> str:

@@ -25,7 +25,7 @@ from lakehead.lake.landing import SnapshotId
 from lakehead.lake.merge import BRANCH, branch_made_at
 from lakehead.lake.ports import Moved
 from lakehead.lake.table import IcebergTable, head_of
-from lakehead.maintain.places import THREADS, File, Folder
+from lakehead.maintain.places import THREADS, File, Folder, check_may_remove
 from lakehead.maintain.references import Incomplete, References
 
 AGE = timedelta(days=3)
@@ -75,11 +75,13 @@ async def sweep(
 
     Where there is nothing to remove, nothing is published. `dropped` names the uuids of tables that were dropped and
     have left their files in the same folder: they may go too. Raises `Misconfigured` where the folder holds files of a
-    table that is not named so, `Unavailable` when landings were quicker each time, and `Incomplete`.
+    table that is not named so, or where nobody may remove files (`gc.enabled`), `Unavailable` when landings were
+    quicker each time, and `Incomplete`.
     """
     before_ns = clock.now_ns() - int(older_than.total_seconds() * 1e9)
     references = References()
     iceberg = table.load()
+    check_may_remove(iceberg)
     folders = [Folder(iceberg, f"{iceberg.location().rstrip('/')}/{name}") for name in FOLDERS]
     listed = [file for folder in folders for file in folder.files()]
     referenced = _of_now(table, references)
