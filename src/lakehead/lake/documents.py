@@ -16,7 +16,7 @@ from lakehead.wire.errors import Unreadable
 
 VERSION = 1
 PREFIX = "lakehead."
-LONGEST_UNITS = 4096
+LONGEST_UNITS = 512
 """Bytes of a unit list that still stand in a snapshot's summary: every reader of the table loads all summaries."""
 
 

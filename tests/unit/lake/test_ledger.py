@@ -129,6 +129,14 @@ def test_a_list_one_byte_longer_is_kept_under_its_hash() -> None:
     assert asyncio.run(ledger.kept_units(kept)) == shares
 
 
+def test_a_landing_of_fifty_units_does_not_make_the_tables_metadata_grow_by_them() -> None:
+    shares = tuple(Share(Unit(f"unit-{number}")) for number in range(50))
+
+    kept = asyncio.run(a_ledger().keep_units(TABLE, shares))
+
+    assert isinstance(kept, Kept)
+
+
 def test_a_long_list_that_is_kept_twice_is_one_object() -> None:
     ledger = a_ledger()
 
