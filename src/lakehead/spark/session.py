@@ -1,8 +1,10 @@
 """The one place where a Spark session is built."""
 
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -18,10 +20,6 @@ from lakehead.spark.launch import Jvm, NotStarted, end_jvm, forget_jvm
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
 from lakehead.spark.shipping import pack
-
-LONGEST_SOCKET = 103
-"""How long the path of a socket may be: the least that any system says."""
-SOCKET_NAME = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 
 
 def silent(_: str) -> None:
@@ -92,10 +90,16 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
 def _meet_workers_in(folder: Path, context: SparkContext) -> None:
     """Let the JVM and its Python workers talk through files in a folder that nobody else may enter.
 
-    By TCP each waits for the other's acknowledgements, and a small job takes twice as long.
+    By TCP each waits for the other's acknowledgements, and a small job takes twice as long. It stays so where the
+    folder's path is too long for a socket, or its file system has none.
     """
-    if len(str(folder)) + SOCKET_NAME > LONGEST_SOCKET:
-        return  # then by TCP
+    trial = folder / f".{UUID(int=0)}.sock"  # as long as Spark's own names
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(trial))
+    except OSError:
+        return
+    trial.unlink()
     conf = context._jsc.sc().conf()  # noqa: SLF001 - the folder is known only when Spark runs
     conf.set("spark.python.unix.domain.socket.dir", str(folder))
     conf.set("spark.python.unix.domain.socket.enabled", "true")
