@@ -83,8 +83,8 @@ def settle(state: State, command: dict[str, Any]) -> bool:
 def settle_spans(state: State, command: dict[str, Any]) -> int:
     """Settle one span after the other, each from where the pointer is by then; how often somebody else was first.
 
-    Somebody who never rests may be in the way ten times in a row where a collision is an error (REPEATABLE READ). We
-    are told that nothing was changed, and take that at its word.
+    Where a collision is an error (REPEATABLE READ), somebody who never rests may be in the way ten times in a row. Then
+    nothing was changed, as the error says, and it is tried again.
     """
     late = 0
     for start, end in command["spans"]:
@@ -104,15 +104,19 @@ def settle_spans(state: State, command: dict[str, Any]) -> int:
 def plan_and_compare(state: State, command: dict[str, Any]) -> list[object]:
     """Plan from wherever the pointer is until it is at the last snapshot; the plans whose numbers were not its own.
 
-    Each snapshot has brought ten numbers more, so the pointer tells what has landed.
+    Each snapshot has brought ten numbers more, so the pointer tells what has landed. A plan that the settler keeps out
+    ten times in a row is made again, as a span is settled again.
     """
     wrong: list[object] = []
     while True:
         seen = state.landings.pointer(command["table"])
         at = seen.snapshot if seen else None
-        planned = state.landings.plan(
-            command["table"], at, [], owner="us", fenced_at=state.now(), streams=["agent/boot"]
-        )
+        try:
+            planned = state.landings.plan(
+                command["table"], at, [], owner="us", fenced_at=state.now(), streams=["agent/boot"]
+            )
+        except Unavailable:
+            continue
         if isinstance(planned, Planned) and planned.ranges != {"agent/boot": ((0, at * 10),) if at else ()}:
             wrong.append([at, dict(planned.ranges)])
         if at == command["last"]:
