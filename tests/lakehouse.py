@@ -8,19 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.refs import SnapshotRefType
 from pyspark.sql import SparkSession
 
-from lakehead.clock import SystemClock
+from lakehead.clock import Clock, SystemClock
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.catalog import open_catalog
+from lakehead.lake.commits import empty, publication, set_ref
 from lakehead.lake.landing import Landing, Reached, Share, Unit
 from lakehead.lake.lane import ArrowStager
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Audit, Lander
-from lakehead.lake.rows import Change
+from lakehead.lake.rows import Branch, Change
 from lakehead.lake.table import IcebergTable
 from lakehead.run.environment import spark_settings
 from lakehead.spark.settings import EMBEDDED, Properties, SparkSettings, embedded_catalog
@@ -52,6 +54,18 @@ def unit_merge(session: SparkSession, target: str, shares: Sequence[Share]) -> N
         "WHEN MATCHED THEN UPDATE SET number = t.number + 1 "
         "WHEN NOT MATCHED THEN INSERT (unit, number) VALUES (s.unit, 1)"
     )
+
+
+def commit_a_branch(table: IcebergTable, name: str = "b") -> None:
+    """What a merge commits through PyIceberg: a branch, an empty snapshot on it, and the branch as main."""
+    at = asyncio.run(table.head())
+    assert at.snapshot is not None
+    started = set_ref(name, SnapshotRefType.BRANCH, at.snapshot)
+    table.commit(at, lambda _: ((started,), ()))
+    made = table.commit(at, lambda iceberg: (empty(iceberg, {}, name), ()))
+    branch = Branch(name, made.metadata.refs[name].snapshot_id)
+    table.commit(at, lambda iceberg: publication(iceberg, branch, {}))
+    assert asyncio.run(table.head()).snapshot == branch.head
 
 
 @dataclass
@@ -110,8 +124,11 @@ class Lakehouse:
     ) -> ArrowStager[Share]:
         return ArrowStager(session=self.session, table=table, ids=RandomIds(), read=read, split=whole, change=change)
 
-    def merge_stager(self, table: IcebergTable) -> MergeStager:
-        return MergeStager(session=self.session.newSession(), table=table, ids=RandomIds(), merge=unit_merge)
+    def merge_stager(self, table: IcebergTable, *, clock: Clock | None = None) -> MergeStager:
+        session = self.session.newSession()
+        return MergeStager(
+            session=session, table=table, ids=RandomIds(), merge=unit_merge, clock=clock or SystemClock()
+        )
 
     def lander(
         self,

@@ -8,7 +8,9 @@ from urllib.parse import quote, urlsplit
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured, Unavailable
+from lakehead.lake.commit_times import date_commits
 from lakehead.spark.settings import Properties
 
 BUSY_SECONDS = 30
@@ -21,12 +23,19 @@ _SQLITE = "jdbc:sqlite:"
 _JAVA_ONLY = ("catalog-impl", "io-impl", "cache-enabled")
 
 
-def open_catalog(name: str, properties: Properties) -> Catalog:
+def open_catalog(name: str, properties: Properties, clock: Clock | None = None) -> Catalog:
     """The catalog of this name, reached by PyIceberg.
 
     The name matters: a catalog in SQL keeps its tables under it. JDBC on SQLite or PostgreSQL becomes PyIceberg's SQL
-    catalog; REST, Hive and Glue take the properties as they are. Raises `Misconfigured` for any other.
+    catalog; REST, Hive and Glue take the properties as they are. Raises `Misconfigured` for any other. Commits are
+    dated by the clock (default: the machine's), and never before the table's last commit.
     """
+    catalog = _opened(name, properties)
+    date_commits(catalog, clock or SystemClock())
+    return catalog
+
+
+def _opened(name: str, properties: Properties) -> Catalog:
     given = {key: value for key, value in properties.items() if key not in _JAVA_ONLY}
     given["py-io-impl"] = "pyiceberg.io.pyarrow.PyArrowFileIO"  # whose file systems tasks can take along
     if region := given.get("client.region"):

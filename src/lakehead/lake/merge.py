@@ -11,7 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock, SystemClock
+from lakehead.errors import Misconfigured
 from lakehead.ids import Ids
+from lakehead.lake.commit_times import TOLERANCE_MS, last_time_ms
 from lakehead.lake.commits import empty, set_ref
 from lakehead.lake.landing import Fence, Head, Landing, Reached, Share
 from lakehead.lake.lane import StagingFailed
@@ -53,8 +55,10 @@ class MergeStager:
     async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Branch]:
         """Merge into a new branch that starts at exactly where the table was fenced.
 
-        Raises `Moved` if the table has moved since, and `AuditFailed` if the branch is not what it should be.
+        Raises `Moved` if the table has moved since, `AuditFailed` if the branch is not what it should be, and
+        `Misconfigured` if this machine's clock is so far behind that Spark would refuse to commit.
         """
+        self._check_clock()
         counts = {"units": len(shares)}
         landing = Landing(token, tuple(shares), before=fence.last_landing, reached=reached, counts=counts)
         properties = await self.table.summary(landing)
@@ -65,6 +69,16 @@ class MergeStager:
     def still_good(self, staged: Staged[Branch], at: Head) -> bool:
         """A merge is good only where it was made: what has come to main since is not in it."""
         return staged.at == at
+
+    def _check_clock(self) -> None:
+        last_ms = last_time_ms(self.table.seen().metadata)
+        behind_ms = last_ms - self.clock.now_ns() // 1_000_000
+        if behind_ms > TOLERANCE_MS:
+            raise Misconfigured(
+                f"The clock of this machine is {behind_ms // 1000} s behind the last commit of table "
+                f"{self.table.name}, so Spark would refuse to commit a merge. Set the clocks of all drivers by one "
+                "time server, and run it again."
+            )
 
     def create(self, at: Head) -> str:
         """Make a branch at the fenced head, under a name that nobody ever used."""

@@ -60,7 +60,7 @@ class Wiring(Revealed):
             made = [FileSink(root=root, files=files, ids=shared.ids, way=way) for root in (raw, out) if root]
             return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, shared)
         known = {each.name: getattr(shared, each.name) for each in fields(shared)}
-        catalog = open_catalog(sink.catalog, self.catalogs[sink.catalog])
+        catalog = open_catalog(sink.catalog, self.catalogs[sink.catalog], shared.clock)
         around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger())
         return IcebergSink(settings, *self.places_of(table), around)
 
