@@ -127,6 +127,12 @@ class HereStager:
     def still_good(self, staged: Staged[NewFiles], at: Head) -> bool:
         return lane.still_good(self.table, staged, at)
 
+    async def is_there(self, staged: Staged[NewFiles]) -> bool:
+        return lane.is_there(self.table, staged)
+
+    async def discard(self, staged: Staged[NewFiles]) -> None:
+        pass
+
 
 # --- what test and process both do
 

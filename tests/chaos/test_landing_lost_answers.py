@@ -1,10 +1,8 @@
 """A catalog whose answer to a commit is lost, whether or not it was made: what the table says decides."""
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
@@ -12,14 +10,13 @@ import pytest
 
 from lakehead.lake.table import IcebergTable
 from tests.chaos.landing_child import Order, Place, assert_landed_once, carry_out, landings_of, make_table
-from tests.faults.proxy import Proxy, Request, Silence, answer, loopback
+from tests.faults.proxy import Proxy, Request, Silence, answer, served
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 REST = "rest"
-START_SECONDS = 30
 
 
 class Loss(Enum):
@@ -101,33 +98,10 @@ class Between:
         return given
 
 
-@contextmanager
-def served(between: Between) -> Iterator[str]:
-    """Its address, while it serves in a thread of its own: whoever lands holds up the thread that it is in."""
-    address: list[str] = []
-    started, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def serve() -> None:
-        async with loopback(between.handle) as endpoint:
-            address.append(endpoint)
-            started.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert started.wait(START_SECONDS)
-        yield address[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
-
-
 @pytest.mark.parametrize("loss", Loss, ids=lambda loss: str(loss.value))
 def test_a_landing_whose_answer_is_lost_is_made_once(loss: Loss, seaweed: Seaweed, tmp_path: Path) -> None:
     between = Between(seaweed.rest_catalog_uri)
-    with served(between) as address:
+    with served(between.handle) as address:
         direct = Place(tmp_path, f"lost_{loss.name.lower()}", REST, {REST: seaweed.rest_catalog()})
         place = Place(tmp_path, direct.table, REST, {REST: {**seaweed.rest_catalog(), "uri": address}})
         lakehouse, others = place.open(), direct.open()

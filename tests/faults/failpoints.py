@@ -162,6 +162,12 @@ class WatchedStager:
     def still_good(self, staged: Staged[Any], at: Head) -> bool:
         return self.inner.still_good(staged, at)
 
+    async def is_there(self, staged: Staged[Any]) -> bool:
+        return await self.inner.is_there(staged)
+
+    async def discard(self, staged: Staged[Any]) -> None:
+        await self.inner.discard(staged)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedMerge(MergeStager):

@@ -1,14 +1,17 @@
 """A proxy between a real S3 client and a real server that loses, delays, repeats and falsifies on purpose."""
 
 import asyncio
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import accumulate, chain
 from random import Random
 from urllib.parse import urlsplit
+
+START_SECONDS = 30
 
 
 class Fault(Enum):
@@ -105,6 +108,29 @@ async def loopback(handle: Callable[[Request], Awaitable[bytes | Silence]]) -> A
     for end in ends:
         if isinstance(end, Exception):
             raise end
+
+
+@contextmanager
+def served(handle: Callable[[Request], Awaitable[bytes | Silence]]) -> Iterator[str]:
+    """Its address, while it serves in a thread of its own: for clients that hold up the thread that they are in."""
+    address: list[str] = []
+    started, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with loopback(handle) as endpoint:
+            address.append(endpoint)
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert started.wait(START_SECONDS)
+        yield address[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

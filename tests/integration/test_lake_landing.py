@@ -200,6 +200,12 @@ class Looking:
     def still_good(self, staged: Staged[Any], at: Any) -> bool:
         return bool(self.stager.still_good(staged, at))
 
+    async def is_there(self, staged: Staged[Any]) -> bool:
+        return bool(await self.stager.is_there(staged))
+
+    async def discard(self, staged: Staged[Any]) -> None:
+        await self.stager.discard(staged)
+
 
 @pytest.mark.parametrize("how", ["append", "replace", "merge"])
 def test_readers_of_main_see_the_old_rows_while_new_ones_are_staged(lakehouse: Lakehouse, how: str) -> None:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from lakehead.errors import OutcomeUnknown
+from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.lake.landing import (
     BEGINNING,
     Fence,
@@ -173,9 +173,27 @@ class Wire:
 
     world: World
     lost: float = 0.0
+    silent_until: float = 0.0
+    outages: int = 0
 
     async def delay(self) -> None:
+        """Let a call take its time. Raises `Unavailable` if nobody answers any more: nothing was changed."""
+        before = self.outages
         await self.world.clock.sleep(0.01 * self.world.random.paretovariate(1.5))
+        if before != self.outages or self.world.clock.monotonic() < self.silent_until:
+            raise Unavailable("nobody answers")
+
+    async def answer(self) -> None:
+        """Let the answer to a change take its time. Raises `OutcomeUnknown` if it does not arrive."""
+        try:
+            await self.delay()
+        except Unavailable as error:
+            raise OutcomeUnknown("the answer is lost") from error
+
+    def be_silent(self, seconds: float) -> None:
+        """Answer nobody for a while, and lose what is under way."""
+        self.outages += 1
+        self.silent_until = self.world.clock.monotonic() + seconds
 
 
 @dataclass
@@ -214,7 +232,7 @@ class ModelTable:
                 self.wire.world.process("late commit").spawn(self._later(staged, at))
             raise OutcomeUnknown(f"commit at {at}: {fate}")
         self.lake.commit(at, staged.rows, staged.landing)
-        await self.wire.delay()
+        await self.wire.answer()
 
     async def _later(self, staged: Staged[Files], at: Head) -> None:
         await self.wire.world.clock.sleep(self.wire.world.random.uniform(0, 1))
@@ -248,7 +266,7 @@ class ModelProgress:
         if self.now.pointer != seen:
             return False
         self.record(to, snapshots)
-        await self.wire.delay()
+        await self.wire.answer()
         return True
 
     def record(self, to: Pointer, snapshots: Sequence[Snapshot]) -> None:
@@ -331,6 +349,15 @@ class ModelStager:
     def still_good(self, staged: Staged[Files], at: Head) -> bool:
         return staged.at.sweep == at.sweep
 
+    async def is_there(self, staged: Staged[Files]) -> bool:
+        await self.wire.delay()
+        there = staged.rows <= self.lake.files.keys()
+        await self.wire.delay()
+        return there
+
+    async def discard(self, staged: Staged[Files]) -> None:
+        pass
+
 
 async def sweep(lake: Lake, wire: Wire, *, fence_first: bool = True) -> None:
     """Remove files that nobody published: list them, publish an empty snapshot, and only then delete."""
@@ -347,6 +374,16 @@ async def sweep(lake: Lake, wire: Wire, *, fence_first: bool = True) -> None:
         wire.world.note(f"file {file} is swept")
         del lake.files[file]
         lake.check()
+
+
+def clean_up(lake: Lake, *, older_than: float) -> None:
+    """Somebody else removes files that no snapshot has, by their age alone: nobody is fenced off."""
+    before = lake.world.clock.monotonic() - older_than
+    for file in lake.files.keys() - lake.live_files():
+        if lake.staged_at[file] < before:
+            lake.world.note(f"file {file} is removed by somebody else")
+            del lake.files[file]
+    lake.check()
 
 
 def expire_ours(lake: Lake) -> None:

@@ -1,13 +1,15 @@
 """Landings under everything that happens to them; and each shorter protocol, which must be caught."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from lakehead.errors import Unavailable
+from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, Unit
 from lakehead.lake.landing import Pointer as PointerTo
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from lakehead.lake.protocol import Lander, Reaching
+from lakehead.lake.protocol import LOOK_AFTER, Lander, Reaching
 from lakehead.storage.backoff import Backoff
 from tests.sim.landing_model import (
     Database,
@@ -20,6 +22,7 @@ from tests.sim.landing_model import (
     Row,
     Wire,
     backup,
+    clean_up,
     expire_ours,
     rebuild,
     replace_table,
@@ -32,6 +35,9 @@ WORKERS = ("a", "b", "c")
 UNITS = tuple(Unit(name) for name in ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26"))
 """Some overlap, as uploads with other boundaries do: their records must still land once. The last are files."""
 
+CLEANED_AFTER = 1.0
+"""The age in seconds at which somebody else's clean-up takes a file for nobody's."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -42,6 +48,7 @@ class Variant:
     table: type[ModelTable] = ModelTable
     sweep_fences: bool = True
     rebuild_records: bool = True
+    look_after: timedelta = LOOK_AFTER
     may_stop: bool = False
     """Whether something happens that only an operator can decide; else a fence that stops is a fault."""
 
@@ -78,6 +85,7 @@ async def work(name: str, scene: Scene) -> None:
         clock=world.clock,
         random=world.random,
         backoff=Backoff(attempts=5, first_seconds=0.02),
+        look_after=variant.look_after,
     )
     for _ in range(8):
         wanted = [unit for unit in sorted(scene.queue) if world.random.random() < 0.5]
@@ -87,7 +95,7 @@ async def work(name: str, scene: Scene) -> None:
             if ours:
                 await lander.land(ours)
             await progress.acknowledge(wanted, scene.queue)
-        except Unavailable:
+        except (Unavailable, OutcomeUnknown):
             world.note("gives up for now")
         except HistoryBroken as broken:
             if not variant.may_stop:
@@ -169,7 +177,8 @@ async def pause(scene: Scene) -> None:
 async def sweeping(scene: Scene) -> None:
     """Maintenance removes files that nobody published."""
     scene.world.note("sweeps")
-    await sweep(scene.lake, scene.wire, fence_first=scene.variant.sweep_fences)
+    with suppress(Unavailable):  # then the next one does it
+        await sweep(scene.lake, scene.wire, fence_first=scene.variant.sweep_fences)
 
 
 async def our_expiry(scene: Scene) -> None:
@@ -223,6 +232,20 @@ async def replacement(scene: Scene) -> None:
         scene.world.note(f"the table is replaced: {scene.lake.main}")
 
 
+async def outage(scene: Scene) -> None:
+    """Nobody answers for a while: catalog, store and state."""
+    seconds = scene.world.random.choice([0.1, 2, 200])
+    scene.world.note(f"nobody answers for {seconds} s")
+    scene.wire.be_silent(seconds)
+
+
+async def foreign_cleanup(scene: Scene) -> None:
+    """While nobody answers, staged files grow old, and somebody else's clean-up takes them for nobody's."""
+    scene.wire.be_silent(2 * CLEANED_AFTER)
+    await scene.world.clock.sleep(1.5 * CLEANED_AFTER)
+    clean_up(scene.lake, older_than=CLEANED_AFTER)
+
+
 QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
 
 
@@ -245,6 +268,30 @@ class PlansBeforeTheFence(Lander[Files]):
                 await self.table.publish(staged, fence.head)
             except Exception:  # noqa: BLE001, S112 - it is broken, after all
                 continue
+            await self.fence()
+            return staged.landing
+        return None
+
+
+class TakesUnknownForNo(Lander[Files]):
+    """Broken on purpose: after a commit without an answer it publishes again, and does not look for it first."""
+
+    async def land(self, units: Sequence[Unit], *, reached: Reached | Reaching = NOWHERE) -> Landing | None:
+        assert isinstance(reached, Reached), "the model's workers know it before the fence"
+        fence = await self.fence()
+        shares = await self.progress.plan(self.table.uuid, at=fence.head.snapshot, units=units)
+        if not shares:
+            return None
+        staged = await self.stager.stage(shares, token="token", reached=reached, fence=fence)
+        head = fence.head
+        for _ in self.backoff.pauses(self.random):
+            try:
+                await self.table.publish(staged, head)
+            except OutcomeUnknown:
+                head = await self.table.head()
+                continue
+            except Moved:
+                return None
             await self.fence()
             return staged.landing
         return None
@@ -304,10 +351,14 @@ class LandsOverlapsTwice(ModelProgress):
 
 
 STOPPABLE = Variant(may_stop=True)
+LOOKS = Variant(look_after=timedelta(seconds=CLEANED_AFTER / 2))
 
 LANDING_SOUND: dict[str, Scenario] = {
     "landing": landing(Variant(), *QUIET),
     "landing_with_lost_state": landing(Variant(), *QUIET, lost_state, restored_state),
+    "landing_with_outages": landing(Variant(), *QUIET, outage, outage),
+    # Without pauses and late commits: what is removed between the look and the commit is lost, as with any writer.
+    "landing_with_foreign_cleanup": landing(LOOKS, crash, sweeping, our_expiry, outage, foreign_cleanup, lost=0),
     "landing_with_rollback": landing(STOPPABLE, *QUIET, rollback),
     "landing_with_foreign_expiry": landing(STOPPABLE, *QUIET, foreign_expiry),
     "landing_with_replaced_table": landing(STOPPABLE, *QUIET, rollback, replacement),
@@ -322,5 +373,7 @@ LANDING_BROKEN: dict[str, Scenario] = {
     ),
     "landing_sweep_without_fence": landing(Variant(sweep_fences=False), pause, sweeping),
     "landing_rebuild_without_ledger": landing(Variant(rebuild_records=False), *QUIET, lost_state, restored_state),
+    "landing_unknown_taken_for_no": landing(Variant(lander=TakesUnknownForNo), *QUIET, outage),
+    "landing_cleanup_unnoticed": landing(Variant(), crash, sweeping, foreign_cleanup, lost=0),
     "landing_overlaps": landing(Variant(progress=LandsOverlapsTwice), *QUIET),
 }

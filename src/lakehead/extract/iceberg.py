@@ -146,14 +146,19 @@ class IcebergSink:
             properties = MERGED_OFTEN if settings.mode == "scd1" else {}
             partitions = settings.partition_by
             wanted.append(Wanted(self._out_place, partitions, as_configured=bool(partitions), properties=properties))
-        ensure_tables(catalog, schema, wanted)
+        self._around.retries.call(self._catalog, lambda: ensure_tables(catalog, schema, wanted))
         self._raw = self._find(self._raw_place)
         self._out = self._find(self._out_place) if self._out_place and not self._is_view else None
 
     def _find(self, place: Place) -> IcebergTable | None:
-        if not self._around.catalog.table_exists(place.name):
+        catalog, retries = self._around.catalog, self._around.retries
+        if not retries.call(self._catalog, lambda: catalog.table_exists(place.name)):
             return None
-        return IcebergTable(self._around.catalog, place.name, self._around.ledger)
+        return IcebergTable(catalog, place.name, self._around.ledger, retries)
+
+    @property
+    def _catalog(self) -> str:
+        return f"The catalog {self._around.catalog.name}"
 
     def _made(self, table: IcebergTable | None) -> IcebergTable:
         if table is None:
@@ -244,6 +249,7 @@ class IcebergSink:
             table=table,
             ids=around.ids,
             clock=around.clock,
+            waiting=around.waiting,
             merge=lambda session, target, _: statement(session, target),
         )
         of_raw = Unit(f"{self.id}/{unit}", raw.generation)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -16,7 +16,8 @@ from lakehead.lake.landing import Landing, Unit
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import Stager
 from lakehead.lake.progress import StateProgress
-from lakehead.lake.protocol import Audit, Lander, Reaching, fence
+from lakehead.lake.protocol import LOOK_AFTER, Audit, Lander, Reaching, fence
+from lakehead.lake.retries import Retries
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
 from lakehead.state.model import ShardState
@@ -44,7 +45,7 @@ class Shared:
     ids: Ids
     random: Random
     waiting: Callable[[str], None]
-    """Told when another run is waited for."""
+    """Told when the table is held up: by another run, by other writers, or by somebody who does not answer."""
 
     def ingest(self, source: str, number: int, generation: int) -> Ingest:
         """Which load it is that brings a slice of this number."""
@@ -68,7 +69,19 @@ class Surroundings(Shared):
 
     catalog: Catalog
     ledger: StoreLedger
+    look_after: timedelta = LOOK_AFTER
+    """The age at which staged files are looked for before they are published."""
+
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20, first_seconds=0.1, cap_seconds=5.0))
+    """Tries to publish what was staged when others are faster: it is staged once."""
+
+    merges: Backoff = field(default_factory=lambda: Backoff(attempts=5, first_seconds=0.2, cap_seconds=30.0))
+    """Tries of a merge when others are faster: each is a whole merge."""
+
+    @property
+    def retries(self) -> Retries:
+        """For how long a catalog that does not answer is asked again."""
+        return Retries(clock=self.clock, random=self.random, waiting=self.waiting)
 
     def settle(self, table: IcebergTable) -> None:
         """Let the state know everything that was published."""
@@ -107,8 +120,10 @@ class Surroundings(Shared):
             audits=audits,
             clock=self.clock,
             random=self.random,
-            backoff=self.backoff,
+            backoff=self.merges if takes_turns else self.backoff,
+            look_after=self.look_after,
             turns=self.turns() if takes_turns else None,
+            waiting=self.waiting,
         )
         with progress.holding(table.uuid, [unit]):
             return _wait(lander.land([unit], reached=reaching))

@@ -3,18 +3,24 @@
 import sqlite3
 import threading
 from contextlib import closing, suppress
+from functools import partial
 from urllib.parse import quote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.lake.commit_times import date_commits
+from lakehead.lake.retries import is_transient, unavailable
 from lakehead.spark.settings import Properties
 
 BUSY_SECONDS = 30
 """How long a commit to a catalog in SQLite waits for another one."""
+
+REST_SECONDS = (10.0, 60.0)
+"""How long a REST catalog is waited for: to take a connection, and to answer a request."""
 
 _PAUSE_SECONDS = 0.05
 _OWN_TABLES = 2
@@ -27,10 +33,20 @@ def open_catalog(name: str, properties: Properties, clock: Clock | None = None) 
     """The catalog of this name, reached by PyIceberg.
 
     The name matters: a catalog in SQL keeps its tables under it. JDBC on SQLite or PostgreSQL becomes PyIceberg's SQL
-    catalog; REST, Hive and Glue take the properties as they are. Raises `Misconfigured` for any other. Commits are
-    dated by the clock (default: the machine's), and never before the table's last commit.
+    catalog; REST, Hive and Glue take the properties as they are. Raises `Misconfigured` for any other, and
+    `Unavailable` if it does not answer. Commits are dated by the clock (default: the machine's), and never before the
+    table's last commit.
     """
-    catalog = _opened(name, properties)
+    try:
+        catalog = _opened(name, properties)
+    except Exception as error:
+        if is_transient(error):
+            raise unavailable(f"The catalog {name}", error) from error
+        raise
+    if isinstance(catalog, RestCatalog):
+        # PyIceberg sets none: a server that takes a request and never answers would be waited for without end.
+        session = catalog._session  # noqa: SLF001 - it has no setting
+        session.request = partial(session.request, timeout=REST_SECONDS)  # type: ignore[method-assign] # see above
     date_commits(catalog, clock or SystemClock())
     return catalog
 

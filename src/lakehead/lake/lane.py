@@ -11,7 +11,7 @@ from typing import Generic
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyarrow.fs import FileSystem, LocalFileSystem
+from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO, _get_parquet_writer_kwargs, schema_to_pyarrow
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table import TableProperties
@@ -20,7 +20,7 @@ from pyiceberg.utils.properties import property_as_int
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Ids
 from lakehead.lake.conform import Refused
 from lakehead.lake.datafiles import Key, Target
@@ -78,6 +78,13 @@ class ArrowStager(Generic[Part]):
         """Files are good wherever main is, until a sweep may have removed them or the partitions have changed."""
         return still_good(self.table, staged, at)
 
+    async def is_there(self, staged: Staged[NewFiles]) -> bool:
+        """Whether every file is still where it was written, and as long as it was."""
+        return is_there(self.table, staged)
+
+    async def discard(self, staged: Staged[NewFiles]) -> None:
+        """Files that no snapshot has are in nobody's way: the sweep removes them when they are old."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameStager:
@@ -111,6 +118,13 @@ class FrameStager:
     def still_good(self, staged: Staged[NewFiles], at: Head) -> bool:
         """Files are good wherever main is, until a sweep may have removed them or the partitions have changed."""
         return still_good(self.table, staged, at)
+
+    async def is_there(self, staged: Staged[NewFiles]) -> bool:
+        """Whether every file is still where it was written, and as long as it was."""
+        return is_there(self.table, staged)
+
+    async def discard(self, staged: Staged[NewFiles]) -> None:
+        """Files that no snapshot has are in nobody's way: the sweep removes them when they are old."""
 
 
 def target_of(table: Iceberg) -> Target:
@@ -151,6 +165,20 @@ def filesystem_of(table: Iceberg, uri: str) -> tuple[FileSystem, str]:
 def still_good(table: IcebergTable, staged: Staged[NewFiles], at: Head) -> bool:
     """Whether files that were staged for an earlier head may be published at this one."""
     return staged.at.sweep == at.sweep and table.seen().metadata.default_spec_id == staged.rows.spec_id
+
+
+def is_there(table: IcebergTable, staged: Staged[NewFiles]) -> bool:
+    """Whether every staged file is still in the store, whole. Raises `Unavailable` if the store does not tell."""
+    files = staged.rows.files
+    if not files:
+        return True
+    filesystem, _ = filesystem_of(table.seen(), files[0].uri)
+    try:
+        found = filesystem.get_file_info([file.path for file in files])
+    except OSError as error:
+        raise Unavailable(f"The files staged for table {table.name} cannot be looked at ({error}).") from error
+    sizes = [info.size if info.type is FileType.File else None for info in found]
+    return sizes == [file.size for file in files]
 
 
 def _staged(

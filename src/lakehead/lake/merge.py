@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock, SystemClock
-from lakehead.errors import Misconfigured
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown
 from lakehead.ids import Ids
 from lakehead.lake.commit_times import TOLERANCE_MS, last_time_ms
 from lakehead.lake.commits import empty, set_ref
@@ -51,6 +51,8 @@ class MergeStager:
     the source must be a table, never something live."""
 
     clock: Clock = field(default_factory=SystemClock)
+    waiting: Callable[[str], None] = lambda _: None
+    """Told when a branch could not be removed."""
 
     async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Branch]:
         """Merge into a new branch that starts at exactly where the table was fenced.
@@ -63,12 +65,31 @@ class MergeStager:
         landing = Landing(token, tuple(shares), before=fence.last_landing, reached=reached, counts=counts)
         properties = await self.table.summary(landing)
         branch = self.create(fence.head)
-        self.run(branch, properties, shares)
-        return Staged(self.audited(branch, fence.head, properties), landing, fence.head)
+        try:
+            self.run(branch, properties, shares)
+            return Staged(self.audited(branch, fence.head, properties), landing, fence.head)
+        except Exception:
+            self._remove(branch)
+            raise
 
     def still_good(self, staged: Staged[Branch], at: Head) -> bool:
         """A merge is good only where it was made: what has come to main since is not in it."""
         return staged.at == at
+
+    async def is_there(self, staged: Staged[Branch]) -> bool:
+        """The branch refers to its files, so no clean-up takes them for nobody's."""
+        del staged
+        return True
+
+    async def discard(self, staged: Staged[Branch]) -> None:
+        """Remove the branch. A commit that would still publish it requires that it is there."""
+        self._remove(staged.rows.name)
+
+    def _remove(self, branch: str) -> None:
+        try:
+            self.table.remove_branch(branch)
+        except LakeheadError as error:
+            self.waiting(f"the branch {branch} is left, and lakehead maintain sweep removes it later: {error}")
 
     def _check_clock(self) -> None:
         last_ms = last_time_ms(self.table.seen().metadata)
@@ -88,7 +109,11 @@ class MergeStager:
             self.table.commit(at, lambda table: (empty(table, {}), ()))
             raise Moved(f"The table {self.table.name} had no snapshot to make a branch of. It has an empty one now.")
         started = set_ref(name, SnapshotRefType.BRANCH, snapshot)
-        self.table.commit(at, lambda _: ((started,), (AssertRefSnapshotId(ref=name, snapshot_id=None),)))
+        try:
+            self.table.commit(at, lambda _: ((started,), (AssertRefSnapshotId(ref=name, snapshot_id=None),)))
+        except OutcomeUnknown:
+            self._remove(name)
+            raise
         return name
 
     def run(self, branch: str, properties: Mapping[str, str], shares: Sequence[Share]) -> None:

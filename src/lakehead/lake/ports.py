@@ -59,7 +59,8 @@ class Table(Protocol[Rows]):
     async def publish(self, staged: Staged[Rows], at: Head) -> None:
         """Make staged rows main's next snapshot, in one commit that requires the table to stand there.
 
-        Raises `Moved` if it stands elsewhere, and `OutcomeUnknown` for whatever is not a definite answer.
+        Raises `Moved` if it stands elsewhere, `Unavailable` if nothing was changed, and `OutcomeUnknown` for whatever
+        is not a definite answer.
         """
         ...
 
@@ -100,6 +101,17 @@ class Stager(Protocol[Rows]):
 
     def still_good(self, staged: Staged[Rows], at: Head) -> bool:
         """Whether rows staged for an earlier head may be published at this one."""
+        ...
+
+    async def is_there(self, staged: Staged[Rows]) -> bool:
+        """Whether all that was staged is still where it was written. Raises `Unavailable` if the store is silent."""
+        ...
+
+    async def discard(self, staged: Staged[Rows]) -> None:
+        """Remove what is not going to be published, where it would be in somebody's way. It never fails.
+
+        A commit of it that is still under way must not be harmed: it comes to nothing, or to what was staged.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -15,7 +16,13 @@ from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.lake.commits import SWEEP, Commit, publication, standing
@@ -23,23 +30,31 @@ from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
+from lakehead.lake.retries import Retries, is_transient, unavailable
 from lakehead.lake.rows import Branch, NewFiles
+from lakehead.storage.backoff import Backoff
 from lakehead.wire.errors import Unreadable
 
-COMMIT_TRIES = 10
+COMMITS = Backoff(attempts=10, first_seconds=0.05, cap_seconds=2.0)
+"""Tries of a commit that is refused though nobody has moved main."""
+
 FORMAT_VERSION = 2
 
 
 class IcebergTable:
     """One table. It is read afresh each time: whatever it tells was true a moment ago."""
 
-    def __init__(self, catalog: Catalog, name: str, ledger: StoreLedger) -> None:
-        """Open the table `namespace.table`. Raises `Misconfigured` if there is none that can be landed in."""
+    def __init__(self, catalog: Catalog, name: str, ledger: StoreLedger, retries: Retries | None = None) -> None:
+        """Open the table `namespace.table`. Raises `Misconfigured` if there is none that can be landed in.
+
+        `retries` says how long a catalog or a store that does not answer is waited for, here and in all that follows.
+        """
         self.catalog = catalog
         self.name = name
         self._ledger = ledger
+        self._retries = retries or Retries()
         try:
-            self._seen = catalog.load_table(name)
+            self._seen = self._load()
         except NoSuchTableError:
             raise Misconfigured(f"There is no table {name} in the catalog {catalog.name}. Create it first.") from None
         metadata = self._seen.metadata
@@ -56,9 +71,12 @@ class IcebergTable:
         return self._uuid
 
     def load(self) -> Iceberg:
-        """The table as it is now. Raises `HistoryBroken` if another one has taken its name."""
+        """The table as it is now.
+
+        Raises `HistoryBroken` if another one has taken its name, and `Unavailable` if the catalog does not answer.
+        """
         try:
-            table = self.catalog.load_table(self.name)
+            table = self._load()
         except NoSuchTableError:
             raise HistoryBroken(f"The table {self.name} was dropped while it was in use.") from None
         if str(table.metadata.table_uuid) != self._uuid:
@@ -68,6 +86,9 @@ class IcebergTable:
             )
         self._seen = table
         return table
+
+    def _load(self) -> Iceberg:
+        return self._retries.call(f"The catalog {self.catalog.name}", lambda: self.catalog.load_table(self.name))
 
     def seen(self) -> Iceberg:
         """The table as it was last loaded: good for what does not change under a landing, like where its files go."""
@@ -106,37 +127,71 @@ class IcebergTable:
     def commit(self, at: Head, changes: Commit) -> Iceberg:
         """Commit changes to the table as it is where it stands, and nowhere else.
 
-        Raises `Moved` if main or the last sweep is elsewhere, and `OutcomeUnknown` for whatever is not a definite
-        answer. While only other metadata is in the way, it tries again.
+        Raises `Moved` if main or the last sweep is elsewhere, `OutcomeUnknown` for whatever is not a definite answer,
+        and `Unavailable` if nothing was changed. While only other metadata is in the way, it tries again.
         """
-        refused = ""
-        for _ in range(COMMIT_TRIES):
+        refused: str | None = None
+        for pause in COMMITS.pauses(self._retries.random):
+            self._retries.pause(pause)
             table = self.load()
             stands = head_of(table.metadata)
             if stands != at:
                 raise Moved(f"The table {self.name} stands at {stands.snapshot}, no longer at {at.snapshot}.")
-            updates, requirements = changes(table)
+            updates, requirements = self._retries.call(f"The store of table {self.name}", partial(changes, table))
             required = (AssertTableUUID(uuid=table.metadata.table_uuid), *standing(table.metadata), *requirements)
-            try:
-                table._do_commit(updates, required)  # noqa: SLF001 - the public one tries again over a head that has moved
-            except (CommitFailedException, BadRequestError) as error:
-                # The second is what some catalogs say to a snapshot that is no longer the next one.
-                refused = str(error)
-                continue
-            except (ForbiddenError, UnauthorizedError) as error:
-                raise Misconfigured(
-                    f"The catalog {self.catalog.name} refused a commit to {self.name}: {error}"
-                ) from None
-            except Exception as error:
-                raise OutcomeUnknown(
-                    f"The catalog {self.catalog.name} did not say whether a commit to {self.name} was made ({error}). "
-                    "Look for its snapshot before trying again."
-                ) from error
-            return table
+            refused = self._refusal(table, updates, required)
+            if refused is None:
+                return table
         raise Unavailable(
-            f"The catalog {self.catalog.name} refused {COMMIT_TRIES} commits to {self.name} though nobody has moved "
-            f"its main branch ({refused}). Nothing was published; try again later."
+            f"The catalog {self.catalog.name} refused {COMMITS.attempts} commits to {self.name} though nobody has "
+            f"moved its main branch ({refused}). Nothing was published; try again later."
         )
+
+    def remove_branch(self, name: str) -> None:
+        """Remove a branch, wherever it is. One that is gone is fine.
+
+        A catalog that does not answer is not waited for: it raises `Unavailable` or `OutcomeUnknown`.
+        """
+        refused: str | None = None
+        for pause in COMMITS.pauses(self._retries.random):
+            self._retries.pause(pause)
+            try:
+                table = self.catalog.load_table(self.name)
+            except NoSuchTableError:
+                return
+            except Exception as error:
+                if is_transient(error):
+                    raise unavailable(f"The catalog {self.catalog.name}", error) from error
+                raise
+            ref = table.metadata.refs.get(name)
+            if ref is None or str(table.metadata.table_uuid) != self._uuid:
+                return
+            required = (
+                AssertTableUUID(uuid=table.metadata.table_uuid),
+                AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id),
+            )
+            refused = self._refusal(table, (RemoveSnapshotRefUpdate(ref_name=name),), required)
+            if refused is None:
+                return
+        raise Unavailable(f"The catalog {self.catalog.name} did not remove branch {name} of {self.name} ({refused}).")
+
+    def _refusal(
+        self, table: Iceberg, updates: tuple[TableUpdate, ...], required: tuple[TableRequirement, ...]
+    ) -> str | None:
+        """Commit once. Why it was refused, or None if it was made; whatever is not definite is `OutcomeUnknown`."""
+        try:
+            table._do_commit(updates, required)  # noqa: SLF001 - the public one tries again over a head that has moved
+        except (CommitFailedException, BadRequestError) as error:
+            # The second is what some catalogs say to a snapshot that is no longer the next one.
+            return str(error)
+        except (ForbiddenError, UnauthorizedError) as error:
+            raise Misconfigured(f"The catalog {self.catalog.name} refused a commit to {self.name}: {error}") from None
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"The catalog {self.catalog.name} did not say whether a commit to {self.name} was made ({error}). "
+                "Look for its snapshot before trying again."
+            ) from error
+        return None
 
     async def told(self, found: IcebergSnapshot) -> Snapshot:
         """A snapshot in our words, with the landing that it says it is.

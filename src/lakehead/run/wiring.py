@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 
 from pyiceberg.exceptions import NoSuchTableError
@@ -61,7 +62,8 @@ class Wiring(Revealed):
             return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, shared)
         known = {each.name: getattr(shared, each.name) for each in fields(shared)}
         catalog = open_catalog(sink.catalog, self.catalogs[sink.catalog], shared.clock)
-        around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger())
+        look_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
+        around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger(), look_after=look_after)
         return IcebergSink(settings, *self.places_of(table), around)
 
     def known_ids(self, tables: Iterable[Table]) -> list[str]:

@@ -18,6 +18,7 @@ from lakehead.lake.landing import Landing
 from lakehead.lake.lane import target_of
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import Staged
+from lakehead.lake.retries import Retries
 from lakehead.lake.rows import Change, NewFiles
 from lakehead.lake.table import IcebergTable, head_of
 from lakehead.spark.settings import embedded_catalog
@@ -38,7 +39,8 @@ def local_catalog(folder: Path) -> Iterator[Catalog]:
 def create(catalog: Catalog, name: str, schema: Schema, **more: Any) -> IcebergTable:
     """Make a table in the namespace `t`, and open it."""
     catalog.create_table(f"t.{name}", schema, **more)
-    return IcebergTable(catalog, f"t.{name}", StoreLedger(MemoryStore(clock=SystemClock())))
+    ledger = StoreLedger(MemoryStore(clock=SystemClock()))
+    return IcebergTable(catalog, f"t.{name}", ledger, Retries(pause=lambda _: None))
 
 
 def stage(table: IcebergTable, *batches: pa.RecordBatch, change: Change = Change.APPEND) -> Staged[Any]:

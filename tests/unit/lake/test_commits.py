@@ -45,7 +45,7 @@ from lakehead.lake.datafiles import Key, same_partition
 from lakehead.lake.lane import target_of
 from lakehead.lake.ports import HistoryBroken, Moved
 from lakehead.lake.rows import Change
-from lakehead.lake.table import COMMIT_TRIES, IcebergTable, head_of
+from lakehead.lake.table import COMMITS, IcebergTable, head_of
 from tests.unit.lake.local_table import create, local_catalog, publish, stage
 
 NOON = datetime(2026, 11, 16, 12)  # noqa: DTZ001 - without a zone on purpose
@@ -436,7 +436,7 @@ def test_what_a_catalog_answers_is_told_apart(catalog: Catalog, monkeypatch: pyt
     monkeypatch.setattr(catalog, "commit_table", refuse)
     with pytest.raises(Unavailable, match="somebody was faster"):
         asyncio.run(table.publish(staged, staged.at))
-    assert len(refusals) == COMMIT_TRIES
+    assert len(refusals) == COMMITS.attempts
 
     monkeypatch.setattr(catalog, "commit_table", vanish)
     with pytest.raises(OutcomeUnknown, match=r"did not say whether a commit to t\.answers was made"):

@@ -205,6 +205,11 @@ class Runtime(Part):
         description="Whether a full refresh goes on from raw to the final table, or ends with raw.",
     )
     heartbeat_seconds: Count = Field(30, description="Seconds between two reports of how the run stands.")
+    verify_staged_after_hours: Count = Field(
+        3,
+        description="Hours after which files that were written for an Iceberg table and are not published yet are "
+        "looked for first: somebody else's removal of orphan files may have taken them. Then they are written again.",
+    )
     staging: Staging = Field(Staging(), description="How long file sinks keep staging directories.")
     state: State = Field(State(), description="Where it is remembered how far every table is.")
     ledger: Ledger = Field(Ledger(), description="The store that keeps what landed, for good.")
