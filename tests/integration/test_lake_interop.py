@@ -26,6 +26,7 @@ from lakehead.lake.rows import Change
 from lakehead.lake.table import IcebergTable
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
+from tests.support.commands import lakehead_command
 from tests.support.spark import shared_session
 
 pytestmark = pytest.mark.timeout(300)  # the very first start fetches jars and prepares quicker ones
@@ -404,3 +405,24 @@ def test_a_table_whose_partitioning_has_changed_is_replaced_but_not_overwritten(
     both.sql("ALTER TABLE {t} DROP PARTITION FIELD part")
     both.arrow([(None, 1, "whole")], Change.REPLACE)
     both.check("a replacement")
+
+
+def test_a_table_of_format_version_3_is_refused_at_once_by_landings_and_maintenance(lakehouse: Lakehouse) -> None:
+    lakehouse.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
+    lakehouse.session.sql("CREATE TABLE lake.t.v3 (unit string) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    refused = "The table t.v3 has format version 3, and Lakehead writes version 2"
+
+    with pytest.raises(Misconfigured, match=refused):
+        lakehouse.table("v3")
+
+    options = ["t.v3", f"--lakehouse={lakehouse.folder}/lakehouse", "--dry-run"]
+    state, ledger = f"--state=sqlite:///{lakehouse.folder}/state.sqlite", f"--ledger=file://{lakehouse.folder}/records"
+    commands = [
+        ["maintain", "sweep", *options],
+        ["maintain", "compact", *options, state],
+        ["maintain", "expire", *options, state, ledger],
+    ]
+    for words in commands:
+        ended = lakehead_command(*words)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert refused in ended.stderr

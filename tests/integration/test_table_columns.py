@@ -189,3 +189,19 @@ def test_a_key_that_the_source_has_not_is_told_before_anything_is_read_or_made(
 
     assert "has no column 'nokey'" in ran.errors[table["name"]]
     assert not on_sqlite.pipeline.exists(f"raw.{table['name']}")
+
+
+def test_a_table_of_format_version_3_is_refused_before_anything_is_read(on_sqlite: Scene, abc: str) -> None:
+    scene, tables = on_sqlite, in_both_modes(abc)
+    assert scene.run(*tables).errors == {}
+    raised = {f"{abc}_full": f"final.{abc}_full", f"{abc}_scd1": f"raw.{abc}_scd1"}
+    for table in raised.values():
+        scene.spark.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('format-version' = '3')")
+    scene.sql(f"INSERT INTO {abc} VALUES (3, 'a3', 'b3')")
+    before = [scene.pipeline.snapshots(f"raw.{name}") for name in raised]
+
+    ran = scene.run(*tables, load_date=NEXT_DAY)
+
+    for name, table in raised.items():
+        assert f"The table {table} has format version 3, and Lakehead writes version 2" in ran.errors[name]
+    assert [scene.pipeline.snapshots(f"raw.{name}") for name in raised] == before

@@ -39,6 +39,7 @@ COMMITS = Backoff(attempts=10, first_seconds=0.05, cap_seconds=2.0)
 """Tries of a commit that is refused though nobody has moved main."""
 
 FORMAT_VERSION = 2
+"""The only one: earlier ones have no sequence numbers, and PyIceberg does not write later ones."""
 
 
 class IcebergTable:
@@ -57,13 +58,8 @@ class IcebergTable:
             self._seen = self._load()
         except NoSuchTableError:
             raise Misconfigured(f"There is no table {name} in the catalog {catalog.name}. Create it first.") from None
-        metadata = self._seen.metadata
-        if metadata.format_version < FORMAT_VERSION:
-            raise Misconfigured(
-                f"The table {name} has format version {metadata.format_version}. Landings need 2 or later: "
-                f"ALTER TABLE {catalog.name}.{name} SET TBLPROPERTIES ('format-version' = '2')."
-            )
-        self._uuid = str(metadata.table_uuid)
+        self._uuid = str(self._seen.metadata.table_uuid)
+        self._check_format(self._seen.metadata.format_version)
 
     @property
     def uuid(self) -> str:
@@ -73,7 +69,8 @@ class IcebergTable:
     def load(self) -> Iceberg:
         """The table as it is now.
 
-        Raises `HistoryBroken` if another one has taken its name, and `Unavailable` if the catalog does not answer.
+        Raises `HistoryBroken` if another one has taken its name, `Misconfigured` if its format version was changed, and
+        `Unavailable` if the catalog does not answer.
         """
         try:
             table = self._load()
@@ -84,8 +81,22 @@ class IcebergTable:
                 f"The table {self.name} was replaced while it was in use: it is {table.metadata.table_uuid} now, and "
                 f"was {self._uuid}. Start again to land in the new one."
             )
+        self._check_format(table.metadata.format_version)
         self._seen = table
         return table
+
+    def _check_format(self, version: int) -> None:
+        if version < FORMAT_VERSION:
+            raise Misconfigured(
+                f"The table {self.name} has format version {version}, and landings need {FORMAT_VERSION}: "
+                f"ALTER TABLE {self.catalog.name}.{self.name} SET TBLPROPERTIES ('format-version' = '2')."
+            )
+        if version > FORMAT_VERSION:
+            raise Misconfigured(
+                f"The table {self.name} has format version {version}, and Lakehead writes version {FORMAT_VERSION}. "
+                "A table's version cannot be lowered: make another table with TBLPROPERTIES ('format-version' = '2') "
+                "and copy the rows there, or give this one another name and load it anew."
+            )
 
     def _load(self) -> Iceberg:
         return self._retries.call(f"The catalog {self.catalog.name}", lambda: self.catalog.load_table(self.name))

@@ -136,9 +136,9 @@ def candidates(table: IcebergTable, options: Mapping[str, str]) -> Compacted:
 
 
 def _position_deletes(iceberg: Iceberg) -> bool:
-    """Whether there are files of position deletes. Later format versions have deletion vectors, one for each file."""
+    """Whether there are files of position deletes."""
     snapshot = iceberg.current_snapshot()
-    if snapshot is None or snapshot.summary is None or iceberg.format_version > 2:
+    if snapshot is None or snapshot.summary is None:
         return False
     return int(snapshot.summary.additional_properties.get("total-position-deletes", "0")) > 0
 

@@ -1,6 +1,7 @@
 """Publishing files without a JVM: what is appended, what is overwritten, and what is said of each file."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time
@@ -446,6 +447,30 @@ def test_what_a_catalog_answers_is_told_apart(catalog: Catalog, monkeypatch: pyt
 def test_a_table_of_the_first_format_is_refused_with_what_to_do(catalog: Catalog) -> None:
     with pytest.raises(Misconfigured, match=r"ALTER TABLE lake\.t\.old SET TBLPROPERTIES"):
         create(catalog, "old", PLAIN, properties={"format-version": "1"})
+
+
+def with_format(table: IcebergTable, version: int) -> None:
+    """Let a table's metadata say that it has another format version, as another writer's may."""
+    file = Path(table.load().metadata_location.removeprefix("file://"))
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps({**told, "format-version": version, "next-row-id": 0}))
+
+
+def test_a_table_of_a_later_format_is_refused_before_anything_is_staged(catalog: Catalog) -> None:
+    table = create(catalog, "later", PLAIN)
+    with_format(table, 3)
+
+    with pytest.raises(Misconfigured, match=r"t\.later has format version 3, and Lakehead writes version 2"):
+        IcebergTable(catalog, "t.later", table._ledger)
+
+
+def test_a_table_whose_format_is_raised_while_it_is_in_use_is_refused_with_the_same_words(catalog: Catalog) -> None:
+    table = create(catalog, "raised", PLAIN)
+    staged = stage(table, rows(table, ["a"], 1))
+    with_format(table, 3)
+
+    with pytest.raises(Misconfigured, match=r"t\.raised has format version 3, and Lakehead writes version 2"):
+        asyncio.run(table.publish(staged, staged.at))
 
 
 def test_a_table_that_is_not_there_is_missed_by_name(catalog: Catalog) -> None:
