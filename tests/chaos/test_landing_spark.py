@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -14,12 +15,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehead.errors import Unavailable
 from lakehead.lake.commits import set_main
 from lakehead.lake.landing import Landing, Share, Unit
 from lakehead.lake.lane import StagingFailed
 from lakehead.lake.merge import BRANCH, MergeStager
 from lakehead.lake.ports import AuditFailed
 from lakehead.lake.table import IcebergTable
+from lakehead.storage.backoff import Backoff
 from tests.chaos.landing_child import (
     OVER,
     Order,
@@ -135,6 +138,86 @@ def test_a_merge_that_another_landing_has_overtaken_is_made_again_with_its_rows(
     assert lakehouse.units_in(table) == {"earlier": ROWS, "other": ROWS, "merged": 1}
 
 
+def test_a_merge_that_others_overtake_each_time_gives_up_after_a_few_tries_and_leaves_no_branch(
+    lakehouse: Lakehouse, folder: Path
+) -> None:
+    table = make_table(lakehouse, Place(folder, "starved"))
+    carry_out(lakehouse, table, EARLIER)
+    merges, waits = count(), list[str]()
+
+    def reach(moment: str) -> None:
+        if moment == "before publish":
+            other = Order((f"other-{next(merges)}",), owner="other")
+            in_a_thread(lambda: carry_out(lakehouse, table, other))
+
+    lander = lander_of(lakehouse, table, Order(("merged",), way=Way.MERGE))
+    few = replace(lander, backoff=Backoff(attempts=3, first_seconds=0.01), waiting=waits.append)
+    taken = lakehouse.progress().take(table.uuid, [Unit("merged")])
+    with pytest.raises(Unavailable, match=r"Others committed to table .* during each of 3 tries"):
+        asyncio.run(with_failpoints(few, reach).land(taken))
+
+    assert next(merges) == 3
+    again = "somebody else has committed to the table meanwhile: what was staged for it is done again"
+    assert waits == [f"{again}, try 2 of 3", f"{again}, try 3 of 3"]
+    assert branches_of(table) == []
+    assert lakehouse.units_in(table) == {"earlier": ROWS, **{f"other-{number}": ROWS for number in range(3)}}
+    asyncio.run(few.land(taken))
+    assert lakehouse.units_in(table)["merged"] == 1
+
+
+def test_a_merge_that_fails_leaves_no_branch(lakehouse: Lakehouse, folder: Path) -> None:
+    table = make_table(lakehouse, Place(folder, "failing"))
+    carry_out(lakehouse, table, EARLIER)
+    seen: list[str] = []
+
+    def fail(session: SparkSession, target: str, _: Sequence[Share]) -> None:
+        seen.extend(branches_of(table))
+        session.sql(f"INSERT INTO {target} SELECT raise_error('on purpose'), 1").collect()
+
+    with pytest.raises(StagingFailed, match="on purpose"):
+        merge_by(fail, lakehouse, table)
+
+    assert len(seen) == 1
+    assert branches_of(table) == []
+
+
+def test_a_branch_that_cannot_be_removed_is_told_and_goes_with_the_next_sweep(
+    lakehouse: Lakehouse, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, waits = make_table(lakehouse, Place(folder, "stuck")), list[str]()
+    carry_out(lakehouse, table, EARLIER)
+
+    def lost(*_: object) -> None:
+        raise ConnectionResetError("gone")
+
+    def fail(session: SparkSession, target: str, _: Sequence[Share]) -> None:
+        monkeypatch.setattr(table.catalog, "commit_table", lost)
+        session.sql(f"INSERT INTO {target} SELECT raise_error('on purpose'), 1").collect()
+
+    with pytest.raises(StagingFailed, match="on purpose"):
+        merge_by(fail, lakehouse, table, waits)
+    monkeypatch.undo()
+
+    [branch] = branches_of(table)
+    [told] = waits
+    assert told.startswith(f"the branch {branch} is left, and lakehead maintain sweep removes it later")
+    assert_nothing_is_left(table)
+
+
+def merge_by(
+    merge: Callable[[SparkSession, str, Sequence[Share]], None],
+    lakehouse: Lakehouse,
+    table: IcebergTable,
+    waits: list[str] | None = None,
+) -> Landing | None:
+    """Land a unit by statements of the test's own."""
+    lander = lander_of(lakehouse, table, SLOW)
+    told = [] if waits is None else waits
+    stager = replace(cast(MergeStager, lander.stager), merge=merge, waiting=told.append)
+    taken = lakehouse.progress(SLOW.owner).take(table.uuid, [Unit(unit) for unit in SLOW.units])
+    return asyncio.run(replace(lander, stager=stager).land(taken))
+
+
 def test_a_merge_whose_branch_was_swept_before_it_began_fails_and_publishes_nothing(
     lakehouse: Lakehouse, folder: Path
 ) -> None:
@@ -161,8 +244,10 @@ def test_a_merge_whose_branch_was_swept_while_it_ran_does_not_publish_the_branch
     table = make_table(lakehouse, Place(folder, "swept_while_it_ran"))
     carry_out(lakehouse, table, EARLIER)
     slow = SlowAppend(folder / "swept_while_it_ran")
+    made_again: list[str] = []
+    reach = Once("after run", lambda: made_again.extend(branches_of(table)))
     with ThreadPoolExecutor(1) as thread:
-        landing = thread.submit(carry_out_by, slow, lakehouse, table)
+        landing = thread.submit(carry_out_by, slow, lakehouse, table, reach)
         with slow.meanwhile():
             [branch] = branches_of(table)
             sweep_all(table)
@@ -171,7 +256,8 @@ def test_a_merge_whose_branch_was_swept_while_it_ran_does_not_publish_the_branch
         with pytest.raises(AuditFailed, match="dropped it during the merge"):
             landing.result()
 
-    assert branches_of(table) == [branch], "Iceberg does not make it again any more: is the audit still of use?"
+    assert made_again == [branch], "Iceberg does not make it again any more: is the audit still of use?"
+    assert branches_of(table) == []
     assert_landed_once(lakehouse, table, ["earlier", "a"])
     assert_nothing_is_left(table)
 

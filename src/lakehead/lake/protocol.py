@@ -68,8 +68,8 @@ class Lander(Generic[Rows]):
 
         Returns the landing that was published here, or None where nothing was left to do: also where the answer to our
         own commit was lost and somebody else has settled it since. Raises `HistoryBroken` or
-        `UnitsGone` where an operator must decide, `AuditFailed`, and `Unavailable` when others were faster each time or
-        somebody did not answer for too long: it may be called again, and finds what was published after all.
+        `UnitsGone` where an operator must decide, `AuditFailed`, and `Unavailable` or `OutcomeUnknown` when others were
+        faster each time or somebody did not answer for too long: call it again, it finds what was published after all.
         """
         async with AsyncExitStack() as turn:
             if self.turns is not None:
@@ -93,9 +93,12 @@ class _Attempt(Generic[Rows]):
     def __init__(self, lander: Lander[Rows]) -> None:
         self._lander = lander
         self._conflicts = lander.backoff.pauses(lander.random)
+        self._tries = 1
+        """How often it was tried at a head of the table, the present one included."""
         self._silence: Iterator[float] | None = None
         """The pauses since commits are not answered; None while they are."""
         self._staged: Staged[Rows] | None = None
+        self._audited_at: Head | None = None
         self._staging_began = 0.0, 0
         """By the monotonic clock in seconds, and by the wall clock in nanoseconds."""
 
@@ -120,8 +123,7 @@ class _Attempt(Generic[Rows]):
             reach = reached() if callable(reached) else reached
             try:
                 staged = await self._stage(tuple(shares), reach, fence)
-                for audit in lander.audits:
-                    audit(staged)
+                self._audit(staged, fence.head)
                 trouble = await self._publish(staged, fence.head)
             except (Moved, OutcomeUnknown) as error:  # staging a merge makes a commit too
                 trouble = error
@@ -134,7 +136,7 @@ class _Attempt(Generic[Rows]):
 
     async def discard(self) -> None:
         """Remove what was staged and is not published, where it would be in somebody's way."""
-        staged, self._staged = self._staged, None
+        staged, self._staged, self._audited_at = self._staged, None, None
         if staged is not None:
             await self._lander.stager.discard(staged)
 
@@ -144,7 +146,10 @@ class _Attempt(Generic[Rows]):
         if staged is not None and (staged.landing.shares, staged.landing.reached) != (shares, reach):
             await self.discard()
         elif staged is not None and not lander.stager.still_good(staged, fence.head):
-            lander.waiting("somebody else commits to the table all the time: what was staged for it is done again")
+            lander.waiting(
+                "somebody else has committed to the table meanwhile: what was staged for it is done again, "
+                f"try {self._tries} of {lander.backoff.attempts}"
+            )
             await self.discard()
         if self._staged is None:
             self._staging_began = lander.clock.monotonic(), lander.clock.now_ns()
@@ -152,6 +157,13 @@ class _Attempt(Generic[Rows]):
             self._staged = await lander.stager.stage(shares, token=token, reached=reach, fence=fence)
         self._staged = replace(self._staged, landing=replace(self._staged.landing, before=fence.last_landing))
         return self._staged
+
+    def _audit(self, staged: Staged[Rows], at: Head) -> None:
+        """Audit what is staged: once where it is published, however often that is not answered."""
+        if self._audited_at != at:
+            for audit in self._lander.audits:
+                audit(staged)
+            self._audited_at = at
 
     async def _publish(self, staged: Staged[Rows], at: Head) -> LakeheadError | None:
         """Publish what is staged. What was in the way, or None if nothing was."""
@@ -192,6 +204,7 @@ class _Attempt(Generic[Rows]):
         """The pause after somebody else was faster."""
         self._silence = None  # somebody has answered
         pause = next(self._conflicts, None)
+        self._tries += 1
         if pause is None:
             raise Unavailable(
                 f"Others committed to table {self._lander.table.uuid} during each of {self._lander.backoff.attempts} "

@@ -30,7 +30,7 @@ from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from lakehead.lake.retries import Retries, is_transient, unavailable
+from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.rows import Branch, NewFiles
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.errors import Unreadable
@@ -171,9 +171,7 @@ class IcebergTable:
             except NoSuchTableError:
                 return
             except Exception as error:
-                if is_transient(error):
-                    raise unavailable(f"The catalog {self.catalog.name}", error) from error
-                raise
+                raise unavailable(f"The catalog {self.catalog.name}", error) from error
             ref = table.metadata.refs.get(name)
             if ref is None or str(table.metadata.table_uuid) != self._uuid:
                 return

@@ -1,0 +1,54 @@
+"""Merges of a run that another writer overtakes each time: few tries, told, and nothing left behind."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+from contextlib import closing
+
+import pytest
+
+from lakehead.lake.commits import empty
+from lakehead.lake.landing import Head
+from lakehead.lake.merge import BRANCH
+from lakehead.lake.ports import Staged
+from lakehead.lake.rows import Branch, NewFiles
+from lakehead.lake.table import IcebergTable
+from lakehead.telemetry.events import TableWaits
+from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+
+pytest_plugins = PLUGINS
+pytestmark = MARKS
+
+TRIES = 5
+
+
+def test_a_run_whose_merges_are_overtaken_each_time_says_so_and_leaves_no_branch(
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, name = on_sqlite, on_sqlite.name()
+    scene.sql(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, a TEXT)", f"INSERT INTO {name} VALUES (1, 'a')")
+    table = {"table": name, "mode": "scd1", "incremental_column": "id", "primary_keys": ["id"]}
+    assert scene.run(table).errors == {}
+    scene.sql(f"INSERT INTO {name} VALUES (2, 'b')")
+    publish, merges = IcebergTable.publish, 0
+
+    async def overtaken(self: IcebergTable, staged: Staged[NewFiles | Branch], at: Head) -> None:
+        nonlocal merges
+        if isinstance(staged.rows, Branch):
+            merges += 1
+            self.commit(at, lambda iceberg: (empty(iceberg, {}), ()))
+        await publish(self, staged, at)
+
+    monkeypatch.setattr(IcebergTable, "publish", overtaken)
+    ran = scene.run(table)
+    monkeypatch.undo()
+
+    assert f"during each of {TRIES} tries" in ran.errors[name]
+    assert merges == TRIES
+    told = [wait.reason for wait in ran.of(TableWaits, name)]
+    assert len(told) == TRIES - 1
+    assert all("somebody else has committed to the table meanwhile" in reason for reason in told)
+    with closing(scene.pipeline.catalog()) as catalog:
+        refs = catalog.load_table(f"mirror.{name}").metadata.refs
+    assert [ref for ref in refs if ref.startswith(BRANCH)] == []
+    assert scene.run(table).errors == {}
+    assert scene.rows(f"mirror.{name}").num_rows == 2
