@@ -2,99 +2,26 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lakehead.ids import RandomIds
-from lakehead.lake.filesink.hadoop import HadoopFiles
-from lakehead.lake.filesink.published import published
 from lakehead.telemetry.events import PhaseMarked, StagingCleaned, TableSkipped
-from tests.contract.source_scene import Database
 from tests.integration.increment_scene import broken_at
-from tests.integration.pipeline_scene import Scene
-from tests.pipeline import DAY, Ran
+from tests.integration.sink_scene import FILES_IN_SOAK, Kept, add, full, numbers, scd1
+from tests.pipeline import DAY
 
 pytest_plugins = (
     "tests.contract.state_fixtures",
     "tests.contract.source_fixtures",
     "tests.integration.pipeline_fixtures",
+    "tests.integration.sink_fixtures",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-KINDS = ("iceberg", "files")
 NEXT_DAY = DAY + timedelta(days=1)
-
-
-@dataclass
-class Kept:
-    """A database in SQLite, and tables of it that are kept in one kind of sink."""
-
-    scene: Scene
-    kind: str
-
-    @property
-    def root(self) -> Path:
-        return self.scene.pipeline.folder / "files"
-
-    def run(self, *tables: dict[str, Any], **more: Any) -> Ran:
-        return self.scene.run(*tables, **more)
-
-    def rows(self, place: str, table: str, *columns: str) -> list[tuple[object, ...]]:
-        """What readers see, in order."""
-        if self.kind == "iceberg":
-            frame = self.scene.spark.read.table(f"lake.{place}.{table}")
-        else:
-            files = HadoopFiles(self.scene.spark, ids=RandomIds())
-            frame = self.scene.spark.read.parquet(*published(f"{self.root}/{place}/{table}", files=files))
-        return sorted(tuple(row) for row in frame.select(*columns).collect())
-
-    def changed(self, **more: Any) -> "Kept":
-        """The same, with its pipeline changed."""
-        return replace(self, scene=replace(self.scene, pipeline=replace(self.scene.pipeline, **more)))
-
-
-@pytest.fixture
-def in_files(sqlite: Database, scene_of: Callable[[Database], Scene]) -> Kept:
-    made = Kept(scene_of(sqlite), "files")
-    return made.changed(sinks={"kept": {"type": "files", "root": str(made.root)}})
-
-
-@pytest.fixture(params=KINDS)
-def kept(
-    request: pytest.FixtureRequest, sqlite: Database, scene_of: Callable[[Database], Scene], in_files: Kept
-) -> Kept:
-    return in_files if request.param == "files" else Kept(scene_of(sqlite), "iceberg")
-
-
-FILES_IN_SOAK = pytest.mark.parametrize(
-    "kept", ["iceberg", pytest.param("files", marks=pytest.mark.soak)], indirect=True
-)
-"""For what a sink of files shows elsewhere in part: each run of one takes Spark a dozen jobs."""
-
-
-def numbers(kept: Kept, *ids: int) -> str:
-    name = kept.scene.name()
-    kept.scene.sql(f"CREATE TABLE {name} (id integer primary key, at integer, v text)")
-    add(kept, name, *ids)
-    return name
-
-
-def add(kept: Kept, table: str, *ids: int, v: str = "x") -> None:
-    for number in ids:
-        kept.scene.sql(f"INSERT INTO {table} VALUES ({number}, {number}, '{v}')")
-
-
-def scd1(table: str, **more: Any) -> dict[str, Any]:
-    return {"table": table, "mode": "scd1", "incremental_column": "at", "primary_keys": ["id"], **more}
-
-
-def full(table: str, **more: Any) -> dict[str, Any]:
-    return {"table": table, "mode": "full", **more}
 
 
 def test_a_full_refresh_is_loaded_once_a_day_and_replaced_the_next(kept: Kept) -> None:

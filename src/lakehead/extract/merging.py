@@ -15,9 +15,10 @@ class Newest:
     """Which of the rows of one key counts.
 
     The one with the larger watermark; then with the larger values in the tiebreak columns, one after the other; then
-    the one that was read later. Rows that are still alike differ at most in columns that nobody ordered by: a hash of
-    the source's own columns decides, so that every run decides alike. A row without a watermark is older than any that
-    has one.
+    the one that was read later. NULL is smaller than any value. Rows that are still alike differ at most in columns
+    that nobody ordered by: a hash of the source's own columns decides, so that every run decides alike.
+
+    The rule is the same among rows of raw and between a row of raw and one of the mirror: see `rank_of`.
     """
 
     keys: tuple[str, ...]
@@ -68,6 +69,17 @@ class Rows(Protocol):
         ...
 
 
+def rank_of(newest: Newest, alias: str | None = None) -> str:
+    """What rows of one key are compared by, as one value in SQL: the row with the larger one counts.
+
+    Spark compares structs field by field, and NULL is smaller than any value. Rows of different slices are never equal.
+    """
+    columns = (newest.watermark, *newest.tiebreaks, SLICE)
+    prefix = f"{alias}." if alias else ""
+    fields = ", ".join(f"'{number}', {prefix}{quoted(name)}" for number, name in enumerate(columns))
+    return f"named_struct({fields})"
+
+
 def overwrite(session: SparkSession, target: str, rows: RawRows, *conditions: str) -> None:
     """Make a table exactly these rows. By name: its columns may stand in another order."""
     session.sql(f"INSERT OVERWRITE {target} BY NAME {rows.sql(*conditions)}")
@@ -82,12 +94,11 @@ def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newe
     """Merge the newest of these rows into a table. A row that is older than the table's own changes nothing."""
     same = "<=>" if newest.null_keys else "="
     met = [f"t.{quoted(key)} {same} s.{quoted(key)}" for key in newest.keys]
-    mark = quoted(newest.watermark)
     names = [quoted(name) for name in rows.columns]
     session.sql(
         f"MERGE INTO {target} t USING ({newest_of(session, rows, newest)}) s "  # noqa: S608 - quoted names and numbers
         f"ON {' AND '.join([*met, *(f'({condition})' for condition in newest.filters)])} "
-        f"WHEN MATCHED AND (t.{mark} IS NULL OR s.{mark} >= t.{mark}) "
+        f"WHEN MATCHED AND {rank_of(newest, 's')} > {rank_of(newest, 't')} "
         f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
     )
@@ -106,11 +117,11 @@ def newest_of(session: SparkSession, rows: Rows, newest: Newest) -> str:
     twice = f"SELECT 1 FROM ({all_rows}) GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"  # noqa: S608 - quoted names
     if not session.sql(twice).collect():
         return all_rows
-    order = [f"{quoted(name)} DESC NULLS LAST" for name in (newest.watermark, *newest.tiebreaks)]
     names = ", ".join(map(quoted, rows.columns))
-    told = ", ".join(quoted(name) for name in rows.columns if name not in INGEST_SCHEMA.names)
-    order += [f"{SLICE} DESC", f"xxhash64({told}) DESC"]
-    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)})"
+    # Spark's hash leaves NULLs out: that they are there, and where, is hashed too.
+    own = [quoted(name) for name in rows.columns if name not in INGEST_SCHEMA.names]
+    alike = ", ".join(f"{name} IS NULL, {name}" for name in own)
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {rank_of(newest)} DESC, xxhash64({alike}) DESC)"
     return (
         f"SELECT {names} FROM (SELECT *, {rank} AS `_lakehead_rank` FROM ({all_rows})) "  # noqa: S608 - quoted names
         "WHERE `_lakehead_rank` = 1"

@@ -1,0 +1,97 @@
+"""Which of the rows of one key counts: one rule, in every sink, for rows that are there and rows that come."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+from datetime import timedelta
+from itertools import product
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehead.extract.files import ViewRows
+from lakehead.extract.merging import Newest, newest_of
+from tests.integration.sink_scene import Kept, scd1
+
+pytest_plugins = (
+    "tests.contract.state_fixtures",
+    "tests.contract.source_fixtures",
+    "tests.integration.pipeline_fixtures",
+    "tests.integration.sink_fixtures",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+Rank = tuple[int | None, ...]
+
+RANKS: list[Rank] = list(product((None, 1, 2), repeat=3))
+"""A watermark and two tiebreaks, each of them absent, small or large."""
+PAIRS = list(enumerate(product(RANKS, RANKS)))
+"""Every row that may be there with every one that may come, each pair under a key of its own."""
+
+NEWEST = Newest(keys=("id",), watermark="at", tiebreaks=("version", "part"))
+
+
+def counts(old: Rank, new: Rank) -> str:
+    """The rule, in Python: NULL is smaller than any value, and of equal rows the one that was read later counts."""
+
+    def ordered(rank: Rank) -> list[tuple[bool, int]]:
+        return [(value is not None, value or 0) for value in rank]
+
+    return "new" if ordered(new) >= ordered(old) else "old"
+
+
+EXPECTED = [(number, counts(old, new)) for number, (old, new) in PAIRS]
+
+
+def test_a_row_that_is_read_later_takes_the_place_of_one_that_is_not_newer(kept: Kept) -> None:
+    name, now = kept.scene.name(), kept.scene.database.source.now().local
+    # Read by both runs: the second one begins at the first one's watermark less the lag.
+    moments = {1: now - timedelta(seconds=5_000), 2: now - timedelta(seconds=4_500)}
+
+    def row(number: int, rank: Rank, v: str) -> str:
+        at, *ties = rank
+        moment = f"'{moments[at]:%Y-%m-%d %H:%M:%S}'" if at else "NULL"
+        return f"({number}, {moment}, {', '.join(str(tie or 'NULL') for tie in ties)}, '{v}')"
+
+    kept.scene.sql(
+        f"CREATE TABLE {name} (id integer primary key, at timestamp, version integer, part integer, v text)",
+        f"INSERT INTO {name} VALUES {', '.join(row(number, old, 'old') for number, (old, _) in PAIRS)}",
+    )
+    table = scd1(name, tiebreak_columns=["version", "part"], null_watermarks="include", lag_seconds=3_600)
+
+    first = kept.run(table)
+    kept.scene.sql(
+        f"DELETE FROM {name}",
+        f"INSERT INTO {name} VALUES {', '.join(row(number, new, 'new') for number, (_, new) in PAIRS)}",
+    )
+    second = kept.run(table)
+
+    assert (first.errors, second.errors) == ({}, {})
+    assert len(kept.rows("raw", name, "id")) == 2 * len(PAIRS), "both were read"
+    assert kept.rows("mirror", name, "id", "v") == EXPECTED
+
+
+def test_rows_of_several_slices_that_are_merged_at_once_are_ranked_alike(spark: SparkSession) -> None:
+    rows = [
+        (number, *rank, v, number_of_slice)
+        for number, (old, new) in PAIRS
+        for rank, v, number_of_slice in ((new, "new", 2), (old, "old", 1))
+    ]
+    schema = "id long, at int, version int, part int, v string, _slice long"
+    spark.createDataFrame(rows, schema).createOrReplaceTempView("pairs")
+
+    found = spark.sql(newest_of(spark, ViewRows("pairs", ("id", "at", "version", "part", "v", "_slice")), NEWEST))
+
+    assert sorted((row["id"], row["v"]) for row in found.collect()) == EXPECTED
+
+
+def test_rows_that_are_alike_but_for_where_a_null_is_are_decided_alike_in_any_order(spark: SparkSession) -> None:
+    """The same value in one column or in another has the same hash in Spark, which leaves NULLs out."""
+    alike = [(1, 1, 1, 1, None, "x", 1), (1, 1, 1, 1, "x", None, 1)]
+    columns = ("id", "at", "version", "part", "a", "b", "_slice")
+    schema = "id long, at int, version int, part int, a string, b string, _slice long"
+    found = []
+    for rows in (alike, alike[::-1]):
+        spark.createDataFrame(rows, schema).coalesce(1).createOrReplaceTempView("alike")
+        found += spark.sql(newest_of(spark, ViewRows("alike", columns), NEWEST)).collect()
+
+    assert found[0] == found[1]
