@@ -46,10 +46,10 @@ class Standing:
 
     @property
     def complete(self) -> bool:
-        """Whether readers see all that raw has."""
+        """Whether readers see all that raw has. They may see more, after raw was put back to an earlier slice."""
         if self.raw is None or self.published is None:
             return self.raw is None
-        return self.same_generation and self.raw.slice == self.published.slice
+        return self.same_generation and (self.raw.slice or 0) <= (self.published.slice or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
