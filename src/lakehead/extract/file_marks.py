@@ -22,13 +22,16 @@ class FileMark:
     """Raw's own. A mirror's directory counts its generations by slices."""
 
     load_date: date
+    table: str | None = None
+    """The id of the table that the directory belongs to. None in labels of versions that wrote none."""
 
 
 def encode_mark(mark: FileMark) -> str:
     """The mark as a label holds it."""
     kind, value = to_text(mark.value)
     told = {"kind": kind, "value": value, "slice": mark.slice, "generation": mark.generation}
-    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat()})
+    of_table = {} if mark.table is None else {"table": mark.table}
+    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat(), **of_table})
 
 
 def decode_mark(text: str | None, *, directory: str) -> FileMark:
@@ -42,10 +45,12 @@ def decode_mark(text: str | None, *, directory: str) -> FileMark:
                 "slice": int(number),
                 "generation": int(generation),
                 "load_date": str(day),
+                **more,
             }:
                 reached, loaded = from_text(kind, value), date.fromisoformat(day)
-                if to_text(reached) == (kind, value):
-                    return FileMark(value=reached, slice=number, generation=generation, load_date=loaded)
+                table = more.get("table")
+                if to_text(reached) == (kind, value) and (table is None or isinstance(table, str)):
+                    return FileMark(value=reached, slice=number, generation=generation, load_date=loaded, table=table)
             case _:
                 pass
     except (ArithmeticError, ValueError, RecursionError, Misconfigured):

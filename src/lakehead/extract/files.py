@@ -13,6 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.audits import check_keys, check_not_emptied
@@ -55,7 +57,8 @@ class FileTableSink:
     """One table of a source: raw's directories, and those that its readers read.
 
     Runs take turns at a table. What a directory brought the table to stands in its label, so the directories are the
-    truth here, as snapshots are elsewhere.
+    truth here, as snapshots are elsewhere. The table's id stands there too: when raw's directories are removed, what
+    is loaded next is another table, of which the state knows nothing.
     """
 
     settings: TableSettings
@@ -64,10 +67,21 @@ class FileTableSink:
     shared: Shared
     _marks: dict[str, FileMark] = field(default_factory=dict)
     _columns: pa.Schema | None = None
+    _id: str | None = None
+    _new_id: str | None = None
 
     @property
     def id(self) -> str | None:
-        """A key made of raw's place: the state knows the table by it."""
+        """What raw's directories say; before the first one is there, an id of this run's own.
+
+        Directories of versions that wrote no id belong to a table whose id is a hash of raw's place.
+        """
+        if self._id is None and (marks := [mark for mark, _ in self._slices()]):
+            self._id = next((mark.table for mark in marks if mark.table), self._place)
+        return self._id or self._new_id
+
+    @property
+    def _place(self) -> str:
         return f"files-{sha256(self.raw.root.encode()).hexdigest()[:40]}"
 
     @property
@@ -78,17 +92,23 @@ class FileTableSink:
         return tuple(self._read([directory for _, directory in self._slices()[-1:]]).columns)
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Check that rows of these columns fit those that are there."""
+        """Check that rows of these columns fit those that are there, by name and type."""
         self._columns = columns
-        wanted = tuple(raw_schema(columns).names)
-        if slices := self._slices():
-            there = tuple(self._read([slices[-1][1]]).columns)
-            if there != wanted:
-                changed = ", ".join(sorted(set(there) ^ set(wanted))) or "their order"
-                raise Misconfigured(
-                    f"The files of {self.settings.name} do not fit their source, which has changed: {changed}. Give "
-                    "the table another name, and load it anew."
-                )
+        slices = self._slices()
+        if not slices:
+            self._new_id = self._new_id or self.shared.ids.uuid()
+            return
+        wanted = from_arrow_schema(raw_schema(columns), prefer_timestamp_ntz=True)
+        if faults := _differences(wanted, self._read([slices[-1][1]]).schema):
+            folders = " and ".join(sink.root for sink in (self.raw, self.out) if sink)
+            raise Misconfigured(
+                f"The files of {self.settings.name} do not fit their source, which has changed: {'; '.join(faults)}. "
+                f"Nothing was written. Give the table another name, or remove {folders}, and load it anew."
+            )
+
+    def has_published(self) -> bool:
+        """Whether what readers read is there."""
+        return bool(self._marked(self.out or self.raw))
 
     def standing(self) -> Standing:
         """How far the table is, as the labels say."""
@@ -105,7 +125,7 @@ class FileTableSink:
 
         def mark() -> FileMark:
             number = self.standing().last_slice + 1
-            return FileMark(value=number, slice=number, generation=generation, load_date=load_date)
+            return FileMark(value=number, slice=number, generation=generation, load_date=load_date, table=self.id)
 
         unit = Unit(load_date.isoformat(), generation)
         return self._turn(lambda: self._land(unit, reading, mark, [self._not_emptied]))
@@ -133,6 +153,7 @@ class FileTableSink:
                 slice=standing.last_slice + 1,
                 generation=generation,
                 load_date=self.shared.load_date,
+                table=self.id,
             )
 
         return self._turn(lambda: self._land(Unit(part.unit, generation), reading, mark))
@@ -189,10 +210,10 @@ class FileTableSink:
     # --- landing
 
     def _turn(self, work: Callable[[], T]) -> T:
-        """Have the table to ourselves. Raises `Unavailable` if another run has it all the time."""
+        """Have the table's place to ourselves. Raises `Unavailable` if another run has it all the time."""
 
         async def turn() -> T:
-            async with self.shared.turns().at(self.id or "", self.settings.name):
+            async with self.shared.turns().at(self._place, self.settings.name):
                 return work()
 
         return asyncio.run(turn())
@@ -254,6 +275,7 @@ class FileTableSink:
             slice=raw.slice or 0,
             generation=raw.generation,
             load_date=raw.last_loaded or self.shared.load_date,
+            table=self.id,
         )
         staged = self._stage(self.out, Unit(READERS_READ, reached.slice), rows, reached)
         counted = self._read([staged.directory]).count()
@@ -274,6 +296,22 @@ class FileTableSink:
     def _not_emptied(self, rows: int) -> None:
         before = self._slices()
         check_not_emptied(self.settings, rows, self._read([before[-1][1]]).count() if before and not rows else 0)
+
+
+def _differences(wanted: StructType, there: StructType) -> list[str]:
+    """What of the source's columns is not as in the files, each in a few words."""
+    comes = {field.name: field.dataType.simpleString() for field in wanted}
+    has = {field.name: field.dataType.simpleString() for field in there}
+    faults = [f"there is a new column {name!r}" for name in comes if name not in has]
+    faults += [f"there is no column {name!r} any more" for name in has if name not in comes]
+    faults += [
+        f"column {name!r} is {kind} in the source and {has[name]} in the files"
+        for name, kind in comes.items()
+        if has.get(name, kind) != kind
+    ]
+    if not faults and list(comes) != list(has):
+        faults = [f"the columns stand in another order, which was {', '.join(has)}"]
+    return faults
 
 
 def _counted(rows: DataFrame, keys: Sequence[str]) -> tuple[int, Mapping[str, int]]:

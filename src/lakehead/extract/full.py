@@ -17,6 +17,8 @@ class FullRefreshStrategy:
         phases = ("raw",) if context.table.finalize is None else ("raw", "finalized")
         day = {} if context.table.reload else context.day()
         left = [phase for phase in phases if day.get(phase) is not DayState.DONE]
+        if not left and "finalized" in phases and not context.sink.has_published():
+            left = ["finalized"]  # it was done, and somebody has removed it since
         if not left:
             return Skipped(f"loaded for {context.load_date}")
         if "raw" in left:

@@ -71,6 +71,13 @@ class IcebergSink:
                 self._around.settle(table)
         return self._known()
 
+    def has_published(self) -> bool:
+        """Whether what readers read is there."""
+        if self._is_view:
+            return shown_slice(self._around.session, self._sql(self._out_place or self._raw_place)) is not None
+        known = self._known()
+        return (known.raw if self._out_place is None else known.published) is not None
+
     def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
         """Bring a whole source table to raw, as the unit of that day."""
 

@@ -118,6 +118,10 @@ class TableSink(Protocol):
         """How far the table is, after everything published was settled."""
         ...
 
+    def has_published(self) -> bool:
+        """Whether what readers read is there: the mirror, the final or its view may have been removed since."""
+        ...
+
     def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
         """Bring a whole source table to raw, as the unit of that day."""
         ...

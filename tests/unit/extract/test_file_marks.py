@@ -35,8 +35,9 @@ MARKS = [
     mark(datetime(2026, 11, 16, 1, 2, 3, 456789, tzinfo=UTC)),
     FileMark(value=date(1, 1, 1), slice=0, generation=0, load_date=date(9999, 12, 31)),
     mark('it\'s "ünï"\x00\ud800'),
+    FileMark(value=5, slice=7, generation=2, load_date=DAY, table="0d9e3f3c-0000-4000-8000-000000000000"),
 ]
-"""One of each kind of value."""
+"""One of each kind of value, and one of a table that has an id."""
 
 zones = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30)), timezone(timedelta(hours=14))])
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001 - bounds have no zone
@@ -44,7 +45,8 @@ values: st.SearchStrategy[Value] = st.one_of(
     st.integers(), st.decimals(allow_nan=False, allow_infinity=False), st.datetimes(), moments, st.dates(), st.text()
 )
 counts = st.integers(0, 2**63)
-marks = st.builds(FileMark, value=values, slice=counts, generation=counts, load_date=st.dates())
+ids = st.none() | st.text()
+marks = st.builds(FileMark, value=values, slice=counts, generation=counts, load_date=st.dates(), table=ids)
 
 
 def meddled(**fields: Any) -> str:
@@ -144,6 +146,8 @@ def test_whatever_is_no_mark_is_a_broken_record_and_nothing_worse(text: str, ins
         meddled(load_date="yesterday"),
         meddled(load_date="2026-13-01"),
         meddled(load_date="2026-11-15T00:00:00"),
+        meddled(table=7),
+        meddled(table=["t"]),
         meddled(kind="decimal", value="five"),
         meddled(kind="timestamp", value="noon"),
         meddled(kind="timestamptz", value="2026-11-16T25:00:00+00:00"),
