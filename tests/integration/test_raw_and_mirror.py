@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehead.clock import SystemClock
+from lakehead.extract import iceberg
 from lakehead.extract.iceberg import IcebergSink
+from lakehead.extract.iceberg_view import show_slice
 from lakehead.extract.sink import Written
 from lakehead.ids import RandomIds
 from lakehead.run.main import app
@@ -113,6 +115,30 @@ def test_a_final_that_was_decided_on_before_a_newer_one_came_is_not_published(
 
     assert (ran.errors, others[-1].errors) == ({}, {})
     assert kept.rows("final", name, "id", "_load_date") == [(1, NEXT_DAY), (2, NEXT_DAY)]
+
+
+def test_a_view_never_goes_back_to_an_older_day(on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name, others, shown = numbers(kept, 1), list[Ran](), list[int]()
+    show = IcebergSink._show
+
+    def later(self: IcebergSink, *args: Any) -> Written | None:
+        if not others:
+            others.append(Ran((), 0))
+            others.append(kept.run(full(name, finalize="view"), load_date=NEXT_DAY))
+        return show(self, *args)
+
+    def watched(session: Any, view: str, raw: str, columns: Any, number: int, conditions: Any) -> None:
+        shown.append(number)
+        show_slice(session, view, raw, columns, number, conditions)
+
+    monkeypatch.setattr(IcebergSink, "_show", later)
+    monkeypatch.setattr(iceberg, "show_slice", watched)
+    ran = kept.run(full(name, finalize="view"))
+
+    assert (ran.errors, others[-1].errors) == ({}, {})
+    assert shown == [2]
+    assert kept.rows("final", name, "_load_date") == [(NEXT_DAY,)]
 
 
 # --- raw is not what it was

@@ -13,6 +13,7 @@ from lakehead.extract import files
 from lakehead.extract.file_marks import FileMark, encode_mark
 from lakehead.extract.files import FileTableSink
 from lakehead.telemetry.events import TableDone, TableSkipped
+from tests.integration.pipeline_scene import Scene
 from tests.integration.sink_scene import Kept, add, full, numbers, scd1
 from tests.pipeline import DAY
 
@@ -82,15 +83,14 @@ def test_what_was_removed_is_there_after_the_next_run(in_files: Kept, removed: t
     assert len(again.of(TableSkipped)) == 2
 
 
-def test_a_final_that_was_dropped_is_made_again_without_the_source(kept: Kept) -> None:
-    name = numbers(kept, 1, 2)
-    kept.run(full(name))
-    if kept.kind == "iceberg":
-        kept.scene.spark.sql(f"DROP TABLE lake.final.{name}")
-    else:
-        shutil.rmtree(kept.root / "final")
+@pytest.mark.parametrize("finalize", ["table", "view"])
+def test_a_final_that_was_dropped_is_made_again_without_the_source(on_sqlite: Scene, finalize: str) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    table = full(name := numbers(kept, 1, 2), finalize=finalize)
+    assert kept.run(table).errors == {}
+    on_sqlite.spark.sql(f"DROP {finalize} lake.final.{name}")
 
-    ran = Kept(replace(kept.scene, pipeline=kept.scene.elsewhere()), kept.kind).run(full(name))
+    ran = on_sqlite.elsewhere().run(on_sqlite.spark, [table])
 
     assert ran.errors == {}
     assert kept.rows("final", name, "id") == [(1,), (2,)]

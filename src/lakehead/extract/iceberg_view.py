@@ -16,7 +16,7 @@ SHOWN = "lakehead.slice"
 
 def shown_slice(session: SparkSession, view: str) -> int | None:
     """The slice that a view shows; None if there is no such view."""
-    if not session.catalog.tableExists(view):
+    if not session.catalog.tableExists(view) and not _view_exists(session, view):
         return None
     try:
         rows = session.sql(f"SHOW TBLPROPERTIES {view}").collect()
@@ -29,6 +29,20 @@ def shown_slice(session: SparkSession, view: str) -> int | None:
             "table."
         )
     return int(told[SHOWN])
+
+
+def _view_exists(session: SparkSession, view: str) -> bool:
+    """Whether a catalog of Iceberg's has such a view: to Spark's `tableExists` only tables exist there."""
+    namespace, _, name = view.rpartition(".")
+    if not session.catalog.databaseExists(namespace):
+        return False
+    try:
+        views = session.sql(f"SHOW VIEWS IN {namespace}").collect()
+    except AnalysisException as error:
+        if (error.getCondition() or "").startswith("MISSING_CATALOG_ABILITY"):
+            return False  # it has no views at all
+        raise
+    return any(quoted(row["viewName"]) == name and not row["isTemporary"] for row in views)
 
 
 def show_slice(
