@@ -1,6 +1,6 @@
 """A table kept in Iceberg: every landing of it goes through the landing protocol."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import date
 from typing import Any
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.audits import check_keys, check_not_emptied
+from lakehead.extract.iceberg_counts import counts_of
 from lakehead.extract.iceberg_tables import (
     MERGED_OFTEN,
     RAW_PARTITIONS,
@@ -263,11 +264,9 @@ class IcebergSink:
         landing = around.land(table, of_raw, stager, reaching, audits, takes_turns=True)
         if landing is None:
             return None
-        snapshot = table.seen().metadata.current_snapshot()
-        told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
-        return self._written(
-            table, landing, int(told.get("added-records", 0)), {"total": int(told.get("total-records", 0))}
-        )
+        mark = around.state.progress.watermark(table.uuid)
+        counted = counts_of(self._told(table, mark.snapshot if mark else None))
+        return self._written(table, landing, counted.rows, counted.detail)
 
     def _show(self, raw: Watermark, conditions: Sequence[str]) -> Written | None:
         """Let the view show raw's slice, and look again: nothing keeps a slower run from showing an older one."""
@@ -279,15 +278,17 @@ class IcebergSink:
             show_slice(around.session, view, self._sql(self._raw_place), self.columns, number, conditions)
             raw = self.standing().raw or raw
             shown, number = number, raw.slice or number
-        rows = None if conditions else self._added(self._made(self._raw), raw.snapshot)
+        rows = None if conditions else counts_of(self._told(self._made(self._raw), raw.snapshot)).rows
         return Written(rows=rows, slice=number, location=view.replace("`", ""))
 
-    def _added(self, table: IcebergTable, snapshot: int | None) -> int | None:
-        """How many rows a snapshot brought, as it says itself."""
+    def _told(self, table: IcebergTable, snapshot: int | None) -> Mapping[str, str]:
+        """What a snapshot says of itself; nothing if it is not there."""
         found = table.seen().metadata.snapshot_by_id(snapshot) if snapshot is not None else None
-        return int(found.summary.additional_properties.get("added-records", 0)) if found and found.summary else None
+        return found.summary.additional_properties if found and found.summary else {}
 
-    def _written(self, table: IcebergTable, landing: Landing, rows: int, detail: dict[str, object]) -> Written:
+    def _written(
+        self, table: IcebergTable, landing: Landing, rows: int | None, detail: Mapping[str, object]
+    ) -> Written:
         mark = self._around.state.progress.watermark(table.uuid)
         return Written(
             rows=rows,
