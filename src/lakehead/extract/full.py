@@ -26,9 +26,10 @@ class FullRefreshStrategy:
         if "finalized" in left:
             context.progress("finalizing")
             with context.phase("finalized") as phase:
-                phase.written = context.sink.finalize_full()
+                phase.written = written = context.sink.finalize_full()
+                context.tally.publish(written.rows if written else None)
                 phase.detail["strategy"] = context.table.finalize
-        return Done(rows=context.tally.rows)
+        return Done(rows=context.tally.rows, published=context.tally.published)
 
     def _read(self, context: ExecutionContext) -> None:
         table, sink = context.table, context.sink

@@ -48,6 +48,8 @@ class _Load:
     context: ExecutionContext
     merged: bool
     landed: int = 0
+    merges: int = 0
+    """How often this run has brought rows into the mirror: its own, or those that an earlier run has left in raw."""
 
     def run(self) -> Done | Skipped:
         context = self.context
@@ -66,9 +68,14 @@ class _Load:
         if self.merged:
             self._merge()  # also where nothing is new: without its plan, nobody knew that raw was whole
         raw = self._mark(plan)
-        if plan is None and not self.landed:
+        if plan is None and not self.landed and not self.merges:
             return Skipped(f"nothing new since {_text(raw)}" if raw else "the source has no rows yet")
-        return Done(rows=context.tally.rows, slices=self.landed, watermark=_text(raw) if raw else None)
+        return Done(
+            rows=context.tally.rows,
+            published=context.tally.published,
+            slices=self.landed,
+            watermark=_text(raw) if raw else None,
+        )
 
     def _finish(self) -> None:
         """Do without the source what an earlier run has left: slices that are in raw and not yet in the mirror."""
@@ -198,9 +205,12 @@ class _Load:
             context.progress("merging into the mirror")
             try:
                 with context.phase("intermediate") as phase:
-                    phase.written = context.sink.commit_incremental(_newest(context.table, context.sink))
+                    phase.written = written = context.sink.commit_incremental(_newest(context.table, context.sink))
             except Overtaken:
                 continue
+            if written is not None:
+                context.tally.publish(written.rows)
+                self.merges += 1
         if not context.sink.standing().complete:
             raise _too_slow(context.table)
 

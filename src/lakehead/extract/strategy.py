@@ -26,6 +26,10 @@ class Done:
     rows: int
     """Read from the source."""
 
+    published: int | None = None
+    """Written for readers, whoever has read them: merged into the mirror, or into the final. None where nobody has
+    counted them, or raw is what readers read."""
+
     slices: int | None = None
     watermark: str | None = None
 
@@ -39,9 +43,18 @@ class Skipped:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has read of a table so far."""
+    """What a run has done for a table so far."""
 
     rows: int = 0
+    """Read from the source."""
+
+    published: int | None = None
+    """Written for readers; None where nothing was, or nobody has counted."""
+
+    def publish(self, rows: int | None) -> None:
+        """Count rows that were written for readers."""
+        if rows is not None:
+            self.published = (self.published or 0) + rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

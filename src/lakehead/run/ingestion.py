@@ -123,7 +123,15 @@ class Ingestion:
                 emit(TableSkipped(reason=outcome.reason))
             case Done():
                 seconds = self.clock.monotonic() - started
-                emit(TableDone(rows=outcome.rows, seconds=seconds, slices=outcome.slices, watermark=outcome.watermark))
+                emit(
+                    TableDone(
+                        rows=outcome.rows,
+                        published=outcome.published,
+                        seconds=seconds,
+                        slices=outcome.slices,
+                        watermark=outcome.watermark,
+                    )
+                )
         return outcome
 
     def _loaded(self, table: Table, session: SparkSession) -> Done | Skipped:

@@ -149,6 +149,9 @@ class TableDone(Happened):
     rows: int
     """Read from the source in this run."""
 
+    published: int | None = None
+    """Written for readers in this run, whichever run has read them: merged into the mirror, or into the final."""
+
     seconds: float
     slices: int | None = None
     watermark: str | None = None

@@ -41,6 +41,9 @@ class Standing:
     slice: int | None = None
     slices: int | None = None
     rows: int | None = None
+    """Read from the source."""
+    published: int | None = None
+    """Written for readers."""
     seconds: float | None = None
     watermark: str | None = None
     said: str = ""
@@ -64,13 +67,17 @@ class Standing:
                     self, step="planned", slices=event.slices, slice=min(event.done + 1, event.slices) or None
                 )
             case PhaseMarked():
+                step = f"{event.phase} {event.state}"
+                if event.phase != "raw":  # these rows were read before, by this run or by an earlier one
+                    return replace(self, step=step)
                 rows = max((rows for rows in (self.rows, event.rows) if rows is not None), default=None)
-                return replace(self, step=f"{event.phase} {event.state}", rows=rows)
+                return replace(self, step=step, rows=rows)
             case TableDone():
                 return replace(
                     self,
                     outcome=Outcome.DONE,
                     rows=event.rows,
+                    published=event.published,
                     seconds=event.seconds,
                     slices=self.slices if event.slices is None else event.slices,
                     watermark=event.watermark,

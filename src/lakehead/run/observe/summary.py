@@ -11,8 +11,8 @@ from lakehead.run.observe.standings import Outcome, Standing, Standings
 from lakehead.run.observe.wording import counted, duration, one_line, shortened, totals
 from lakehead.telemetry.emitter import Told
 
-HEADS = ("table", "mode", "outcome", "rows", "slices", "time", "note")
-TO_THE_RIGHT = {"rows", "slices", "time"}
+HEADS = ("table", "mode", "outcome", "rows", "published", "slices", "time", "note")
+TO_THE_RIGHT = {"rows", "published", "slices", "time"}
 STYLES = {Outcome.DONE: "green", Outcome.SKIPPED: "dim", Outcome.FAILED: "red", Outcome.RUNNING: "red"}
 NOT_ENDED = "It was begun and has not ended."
 INDENT = "    "
@@ -69,6 +69,7 @@ def _cells(standing: Standing, width: int | None) -> tuple[str, ...]:
         standing.mode,
         "not ended" if standing.outcome is Outcome.RUNNING else standing.outcome.value,
         "" if standing.rows is None else f"{standing.rows:,}",
+        "" if standing.published is None else f"{standing.published:,}",
         "" if standing.slices is None else f"{standing.slices:,}",
         "" if standing.seconds is None else duration(standing.seconds),
         one_line(standing.said) if standing.outcome is Outcome.SKIPPED else note,

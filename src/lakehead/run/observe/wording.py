@@ -96,7 +96,8 @@ def said(event: Happened, standing: Standing | None = None) -> str:
         case TableDone():
             slices = counted(event.slices, "slice") if event.slices is not None and event.slices > 1 else ""
             watermark = f"up to {one_line(event.watermark)}" if event.watermark is not None else ""
-            return _with("done", event.rows, slices, f"in {duration(event.seconds)}", watermark)
+            published = f"{event.published:,} published" if event.published is not None else ""
+            return _with("done", event.rows, published, slices, f"in {duration(event.seconds)}", watermark)
         case TableWaits():
             return f"waits: {one_line(event.reason)}"
         case TableSkipped():

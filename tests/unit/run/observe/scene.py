@@ -43,8 +43,17 @@ class Story:
     def reach(self, table: str, at: int, slices: int, rows: int, step: str = "reading") -> None:
         self.tell(TableProgress(step=step, rows=rows, slice=at, slices=slices), table)
 
-    def finish(self, table: str, rows: int, slices: int = 1, watermark: str | None = None) -> None:
-        self.tell(TableDone(rows=rows, seconds=62.4, slices=slices, watermark=watermark), table)
+    def finish(
+        self,
+        table: str,
+        rows: int,
+        slices: int = 1,
+        watermark: str | None = None,
+        *,
+        published: int | None = None,
+    ) -> None:
+        done = TableDone(rows=rows, published=published, seconds=62.4, slices=slices, watermark=watermark)
+        self.tell(done, table)
 
     def fail(self, table: str, sentence: str) -> None:
         self.tell(TableFailed(error=sentence, error_kind="Unavailable", stack_hash=HASH, seconds=9.9), table)

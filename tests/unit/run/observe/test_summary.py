@@ -4,7 +4,8 @@ import re
 from textwrap import dedent
 
 from lakehead.run.observe.summary import Summary
-from lakehead.telemetry.events import RunDone, TableSkipped
+from lakehead.run.observe.wording import said
+from lakehead.telemetry.events import PhaseMarked, RunDone, TableSkipped
 from tests.unit.run.observe.scene import Story
 
 SENTENCE = "The source shop does not answer at host:5432. Start it, or correct sources.shop.url, and run again."
@@ -18,7 +19,7 @@ def told(summary: Summary) -> Story:
     story.begin("shop.orders", slices=10)
     story.reach("shop.orders", 4, 10, 120_000)
     story.begin("shop.cities", "full")
-    story.finish("shop.cities", 1)
+    story.finish("shop.cities", 1, published=1)
     story.finish("shop.orders", 1_234_567, 10, "2026-03-01T11:55:00.123456+00:00")
     story.tell(TableSkipped(reason="loaded already for 2026-03-01"), "shop.customers")
     story.begin("shop.baskets")
@@ -33,13 +34,13 @@ def test_the_whole_of_a_run() -> None:
     told(summary)
 
     assert summary.render() == dedent(f"""\
-        table           mode  outcome       rows  slices  time  note
-        shop.cities     full  done             1       1  1:02
-        shop.customers        skipped                           loaded already for 2026-03-01
-        shop.orders     scd1  done     1,234,567      10  1:02  up to 2026-03-01T11:55:00.123456+00:00
-        shop.baskets    scd1  failed       3,000       4  0:09
+        table           mode  outcome       rows  published  slices  time  note
+        shop.cities     full  done             1          1       1  1:02
+        shop.customers        skipped                                      loaded already for 2026-03-01
+        shop.orders     scd1  done     1,234,567                 10  1:02  up to 2026-03-01T11:55:00.123456+00:00
+        shop.baskets    scd1  failed       3,000                  4  0:09
             No room is left in the lake.
-        shop.items      scd1  failed                   1  0:09
+        shop.items      scd1  failed                              1  0:09
             {SENTENCE}
         5 tables: 2 done, 1 skipped, 2 failed; 1,237,568 rows in 1:02:05
         """)
@@ -57,19 +58,34 @@ def test_on_a_terminal_nothing_is_wider_and_what_failed_is_red() -> None:
         plain
         == summary.render(width=70)
         == dedent("""\
-        table           mode  outcome       rows  slices  time  note
-        shop.cities     full  done             1       1  1:02
-        shop.customers        skipped                           loaded alread…
-        shop.orders     scd1  done     1,234,567      10  1:02  up to 2026-03…
-        shop.baskets    scd1  failed       3,000       4  0:09
+        table           mode  outcome       rows  published  slices  time  no…
+        shop.cities     full  done             1          1       1  1:02
+        shop.customers        skipped                                      lo…
+        shop.orders     scd1  done     1,234,567                 10  1:02  up…
+        shop.baskets    scd1  failed       3,000                  4  0:09
             No room is left in the lake.
-        shop.items      scd1  failed                   1  0:09
+        shop.items      scd1  failed                              1  0:09
             The source shop does not answer at host:5432. Start it, or correct
             sources.shop.url, and run again.
         5 tables: 2 done, 1 skipped, 2 failed; 1,237,568 rows in 1:02:05
         """)
     )
     assert "\x1b[31mshop.items" in coloured
+
+
+def test_rows_that_an_earlier_run_has_read_are_published_and_not_read() -> None:
+    summary = Summary()
+    story = Story(summary)
+    story.start(1)
+    story.begin("shop.orders", slices=0)
+    story.tell(PhaseMarked(phase="intermediate", state="done", rows=67_500), "shop.orders")
+    assert summary.standings.counts().rows == 0
+    story.finish("shop.orders", 0, 0, published=67_500)
+
+    [_, line, total] = summary.render().splitlines()
+    assert line.split() == ["shop.orders", "scd1", "done", "0", "67,500", "0", "1:02"]
+    assert total == "1 table: 1 done; 0 rows"
+    assert said(story.heard[-1].event) == "done: 0 rows, 67,500 published, in 1:02"
 
 
 def test_a_hundred_tables_are_a_hundred_aligned_lines() -> None:
