@@ -119,7 +119,7 @@ class Pipeline:
                 wiring=made,
                 session=session,
                 state=buffered,
-                emitter=Emitter(ids.uuid(), clock, ids, listeners),
+                emitter=Emitter(ids.uuid(), clock, ids, listeners, load_date=load_date),
                 clock=clock,
                 ids=ids,
                 random=system_random(),

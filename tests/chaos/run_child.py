@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -117,12 +118,18 @@ class Runner:
     """A `lakehead run` that has been started."""
 
     def __init__(
-        self, config: Path, environment: Mapping[str, str], what: str, moment: str, jvm: Borrowed | None
+        self,
+        config: Path,
+        environment: Mapping[str, str],
+        what: str,
+        moment: str,
+        jvm: Borrowed | None,
+        options: Sequence[str] = (),
     ) -> None:
         self.moment = moment
         self._output = config.parent / f"{uuid4()}.jsonl"
         self._ours, theirs = FORKS.Pipe()
-        arguments = ["run", str(config)]
+        arguments = ["run", str(config), *options]
         given = (arguments, dict(environment), self._output, what, moment, jvm, theirs)
         self._process = FORKS.Process(target=child, args=given, daemon=True)
         self._process.start()
@@ -135,6 +142,12 @@ class Runner:
             assert self._ours.recv() == self.moment
         except EOFError:
             raise AssertionError(f"it ended without coming to {self.moment!r}: {self._said()}") from None
+
+    def tells(self, kind: str) -> None:
+        """Wait until it has told an event of a kind."""
+        while not any(json.loads(line)["kind"] == kind for line in self._said().splitlines() if line.endswith("}")):
+            assert self._process.is_alive(), self._said()
+            time.sleep(0.05)  # how often is asked; nothing depends on it
 
     def go(self) -> None:
         """Let it go on."""
@@ -172,11 +185,12 @@ def running(
     moment: str = "never",
     *,
     jvm: Borrowed | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Runner]:
     """A run that is gone afterwards, however the test ends. It has a JVM of its own unless it borrows one."""
     if jvm is None:
         add(Mechanism.JVM)
-    runner = Runner(config, environment, what, moment, jvm)
+    runner = Runner(config, environment, what, moment, jvm, options)
     try:
         yield runner
     finally:

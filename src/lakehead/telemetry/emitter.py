@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 
 from lakehead.clock import Clock
@@ -27,6 +27,13 @@ class Told:
     run: str
     table: str | None
     event: Happened
+    load_date: date | None = None
+    """The day that the run loads for."""
+
+    def payload(self) -> dict[str, object]:
+        """The event's fields as JSON has them, and the load date."""
+        day = {} if self.load_date is None else {"load_date": self.load_date.isoformat()}
+        return {**day, **self.event.payload()}
 
     @property
     def job_group(self) -> str | None:
@@ -45,8 +52,18 @@ class Subscriber(Protocol):
 class Emitter:
     """Tells every listener of every event, in one order. It never raises because of one of them."""
 
-    def __init__(self, run: str, clock: Clock, ids: Ids, subscribers: Iterable[Subscriber] = ()) -> None:
+    def __init__(
+        self,
+        run: str,
+        clock: Clock,
+        ids: Ids,
+        subscribers: Iterable[Subscriber] = (),
+        *,
+        load_date: date | None = None,
+    ) -> None:
+        """`load_date` is the day that the run loads for: every event carries it."""
         self.run = run
+        self._load_date = load_date
         self._clock = clock
         self._ids = ids
         self._subscribers = tuple(subscribers)
@@ -70,7 +87,7 @@ class Emitter:
         """Tell an event of the run, or of one of its tables."""
         with self._lock:
             at = EPOCH + timedelta(microseconds=self._clock.now_ns() // 1000)
-            told = Told(id=self._ids.uuid(), at=at, run=self.run, table=table, event=event)
+            told = Told(id=self._ids.uuid(), at=at, run=self.run, table=table, event=event, load_date=self._load_date)
             for subscriber in self._subscribers:
                 try:
                     subscriber(told)

@@ -20,7 +20,7 @@ def line_of(told: Told) -> str:
             "job_group": told.job_group,
             "kind": told.event.kind,
             "level": level_of(told.event).word,
-            "payload": told.event.payload(),
+            "payload": told.payload(),
         },
         allow_nan=False,
     )

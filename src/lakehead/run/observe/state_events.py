@@ -42,7 +42,7 @@ class StateEventSubscriber:
             return
         table = None if told.table is None else event_key(told.table)
         run = event_key(told.run)
-        payload = told.event.payload()
+        payload = told.payload()
         if table != told.table:
             payload["table"] = told.table
         if run != told.run:
