@@ -19,9 +19,9 @@ from lakehead.lake.filesink.cleanup import leftovers, ttl_cleanup
 from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash
+from lakehead.run.sentences import sentence_of
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
-from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.state.buffered import BufferedState
 from lakehead.telemetry.emitter import Emitter
 from lakehead.telemetry.emitter import job_group as group_of
@@ -111,7 +111,7 @@ class Ingestion:
         except Exception as error:  # noqa: BLE001 - one table must never stop the others
             emit(
                 TableFailed(
-                    error=_sentence(error),
+                    error=sentence_of(error),
                     error_kind=type(error).__name__,
                     stack_hash=stack_hash(error),
                     seconds=self.clock.monotonic() - started,
@@ -179,12 +179,3 @@ def _all(futures: Sequence[Future[Done | Skipped | None]]) -> list[Done | Skippe
     while waiting:
         _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
     return [future.result() for future in futures]
-
-
-def _sentence(error: Exception) -> str:
-    """What a person reads of a failure."""
-    if isinstance(error, LakeheadError):
-        return str(error)
-    if isinstance(error, SPARKS_ERRORS):
-        return f"Spark refused: {reason_of(error)}."
-    return f"An error that nobody expected: {type(error).__name__}: {error}"

@@ -1,11 +1,12 @@
 """From a configuration to what works: the one place that chooses adapters."""
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
@@ -25,6 +26,7 @@ from lakehead.run.config.connections import FileSink as FileSinkConfig
 from lakehead.run.config.tables import Table
 from lakehead.run.environment import store_settings
 from lakehead.run.revealed import Revealed
+from lakehead.run.sentences import opening
 from lakehead.source.opening import open_source
 from lakehead.source.port import Source, TableName
 from lakehead.state.opening import StateSettings, open_state
@@ -61,25 +63,43 @@ class Wiring(Revealed):
             made = [FileSink(root=root, files=files, ids=shared.ids, way=way) for root in (raw, out) if root]
             return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, shared)
         known = {each.name: getattr(shared, each.name) for each in fields(shared)}
-        catalog = open_catalog(sink.catalog, self.catalogs[sink.catalog], shared.clock)
-        look_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
-        around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger(), look_after=look_after)
-        return IcebergSink(settings, *self.places_of(table), around)
+        with ExitStack() as opened:
+            catalog = self.open_catalog(sink.catalog, shared.clock)
+            opened.callback(catalog.close)
+            look_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
+            around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger(), look_after=look_after)
+            places = self.places_of(table)
+            named = " or ".join(place.name for place in places if place)
+            with opening(
+                f"The table {named} in the catalog {sink.catalog!r}",
+                "If its metadata is lost or damaged, bring it back from a backup, or drop the table and load it anew.",
+            ):
+                kept = IcebergSink(settings, *places, around)
+            opened.pop_all()  # from now on the sink closes it
+            return kept
+
+    def open_catalog(self, name: str, clock: Clock | None = None) -> Catalog:
+        """One of the configuration's catalogs; close it. Raises `CannotOpen` with a sentence where that fails."""
+        with opening(f"The catalog {name!r}", "Check that it runs, and its properties in the configuration."):
+            return open_catalog(name, self.catalogs[name], clock)
 
     def known_ids(self, tables: Iterable[Table]) -> list[str]:
-        """Under what the state knows those of the tables that have been loaded to Iceberg before."""
-        found = []
-        with ExitStack() as opened:
-            catalogs = {name: open_catalog(name, properties) for name, properties in self.catalogs.items()}
-            for catalog in catalogs.values():
-                opened.callback(catalog.close)
-            for table in tables:
-                sink = self.config.sink_of(table)
-                if isinstance(sink, FileSinkConfig):
-                    continue
-                with suppress(NoSuchTableError):
-                    raw, _ = self.places_of(table)
-                    found.append(str(catalogs[sink.catalog].load_table(raw.name).metadata.table_uuid))
+        """Under what the state knows those of the tables that have been loaded to Iceberg before.
+
+        A table that cannot be opened is left out, and with it those that come after it in its catalog, which may be out
+        of reach: each is opened again when its turn comes, and only then fails.
+        """
+        by_catalog: dict[str, list[str]] = {}
+        for table in tables:
+            sink = self.config.sink_of(table)
+            if not isinstance(sink, FileSinkConfig):
+                by_catalog.setdefault(sink.catalog, []).append(self.places_of(table)[0].name)
+        found: list[str] = []
+        for name, raw_tables in by_catalog.items():
+            with suppress(Exception), closing(self.open_catalog(name)) as catalog:
+                for raw in raw_tables:
+                    with suppress(NoSuchTableError):
+                        found.append(str(catalog.load_table(raw).metadata.table_uuid))
         return found
 
     def staging_roots(self, tables: Iterable[Table]) -> list[str]:

@@ -1,0 +1,104 @@
+"""A table that cannot be opened, or a catalog that cannot be reached, fails by itself: the others are loaded."""
+
+# ruff: noqa: S608 - tests write their SQL in place, about tables of their own
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.pipeline import Pipeline
+
+pytest_plugins = PLUGINS
+pytestmark = MARKS
+
+
+def small(scene: Scene) -> str:
+    """A table with a row in the source."""
+    name = scene.name()
+    scene.sql(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)", f"INSERT INTO {name} VALUES (1, 1)")
+    return name
+
+
+def full(table: str, **more: object) -> dict[str, object]:
+    return {"table": table, "mode": "full", **more}
+
+
+def metadata_of(pipeline: Pipeline, table: str) -> Path:
+    """The file that the catalog says is the table's present metadata."""
+    catalog = pipeline.catalog()
+    try:
+        return Path(urlsplit(catalog.load_table(table).metadata_location).path)
+    finally:
+        catalog.close()
+
+
+def lose(metadata: Path) -> None:
+    metadata.unlink()
+
+
+def garble(metadata: Path) -> None:
+    metadata.write_text("{")
+
+
+def of_another_version(metadata: Path) -> None:
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 99}))
+
+
+@pytest.mark.parametrize("spoil", [lose, garble, of_another_version])
+def test_a_table_whose_metadata_cannot_be_read_fails_alone(on_sqlite: Scene, spoil: Callable[[Path], None]) -> None:
+    broken, whole = small(on_sqlite), small(on_sqlite)
+    assert on_sqlite.run(full(broken), full(whole)).errors == {}
+    metadata = metadata_of(on_sqlite.pipeline, f"raw.{broken}")
+    spoil(metadata)
+    on_sqlite.sql(f"INSERT INTO {whole} VALUES (2, 2)")
+
+    ran = on_sqlite.run(full(broken), full(whole), reload=True)
+
+    assert ran.exit_code == 1
+    assert set(ran.errors) == {broken}
+    assert "\n" not in ran.errors[broken]
+    assert ran.errors[broken].startswith(
+        f"The table raw.{broken} or final.{broken} in the catalog 'lake' cannot be opened"
+    )
+    assert metadata.name in ran.errors[broken] or metadata.exists()
+    assert sorted(on_sqlite.rows(f"final.{whole}")["id"].to_pylist()) == [1, 2]
+
+
+def out_of_reach(folder: Path) -> dict[str, Any]:
+    del folder
+    return {"type": "rest", "uri": "http://127.0.0.1:1"}
+
+
+def in_no_folder(folder: Path) -> dict[str, Any]:
+    return {"type": "jdbc", "uri": f"jdbc:sqlite:{folder}/nowhere/catalog.sqlite", "warehouse": str(folder)}
+
+
+def no_database(folder: Path) -> dict[str, Any]:
+    (folder / "catalog.sqlite").write_text("This is no database, however long one looks at it. " * 40)
+    return {"type": "jdbc", "uri": f"jdbc:sqlite:{folder}/catalog.sqlite", "warehouse": str(folder)}
+
+
+@pytest.mark.parametrize("properties", [out_of_reach, in_no_folder, no_database])
+def test_a_catalog_that_cannot_be_opened_fails_its_own_tables_alone(
+    on_sqlite: Scene, tmp_path: Path, properties: Callable[[Path], dict[str, Any]]
+) -> None:
+    there, gone = small(on_sqlite), small(on_sqlite)
+    sinks = {
+        "whole": {"type": "iceberg"},
+        "broken": {"type": "iceberg", "catalog": "other", "properties": properties(tmp_path)},
+    }
+    pipeline = replace(on_sqlite.pipeline, sinks=sinks)
+
+    ran = pipeline.run(on_sqlite.spark, [full(gone, sink="broken"), full(there, sink="whole")])
+
+    assert ran.exit_code == 1
+    assert set(ran.errors) == {gone}
+    assert ran.errors[gone].startswith("The catalog 'other'")
+    assert "\n" not in ran.errors[gone]
+    assert on_sqlite.rows(f"final.{there}")["id"].to_pylist() == [1]
