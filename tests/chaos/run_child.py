@@ -128,11 +128,13 @@ class Runner:
     ) -> None:
         self.moment = moment
         self._output = config.parent / f"{uuid4()}.jsonl"
+        self._output.touch()
         self._ours, theirs = FORKS.Pipe()
         arguments = ["run", str(config), *options]
         given = (arguments, dict(environment), self._output, what, moment, jvm, theirs)
         self._process = FORKS.Process(target=child, args=given, daemon=True)
         self._process.start()
+        self.pid = self._process.pid
         theirs.close()
 
     def arrive(self) -> None:
@@ -165,6 +167,20 @@ class Runner:
         self._process.join(ANSWER_SECONDS)
         assert self._process.exitcode == 0, self._said()
         return [json.loads(line) for line in self._said().splitlines()]
+
+    def await_told(self, kind: str) -> list[dict[str, Any]]:
+        """Wait until it has told an event of a kind; all that it has told by then."""
+        while f'"kind": "{kind}"' not in self._said():
+            assert self._process.is_alive(), f"it ended without telling of {kind}: {self._said()}"
+            time.sleep(0.02)  # how often is looked; nothing depends on it
+        return [json.loads(line) for line in self._said().splitlines(keepends=True) if line.endswith("\n")]
+
+    def stopped_by(self, number: signal.Signals) -> tuple[int | None, list[dict[str, Any]]]:
+        """Send it a signal and wait for its end; its exit code, and what it told."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+        self._process.join(ANSWER_SECONDS)
+        return self._process.exitcode, [json.loads(line) for line in self._said().splitlines()]
 
     def close(self) -> None:
         self._ours.close()

@@ -2,20 +2,19 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
+import signal
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from sqlalchemy import update
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.merge import BRANCH
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
-from lakehead.state.schema import leases, shards
 from tests.chaos.run_child import DIE, HOLD, running
 from tests.contract.source_scene import Database
 from tests.integration.pipeline_scene import source_of
@@ -125,23 +124,16 @@ class Table:
             assert marks[uuid, Mark.DONE].slice == rows
             assert state.slices.load(uuid) is None
 
-    def let_leases_end(self) -> None:
-        """As if so much time had passed that whoever was killed has nothing any more."""
-        long_ago = SystemClock().now_ns() // 10**9 - 10**6
-        ended = datetime.fromtimestamp(long_ago).astimezone()
-        with open_state(self.state, SystemClock(), RandomIds()) as state:
-            state.landings._database.write(
-                lambda connection: (
-                    connection.execute(update(shards).values(lease_until=ended)),
-                    connection.execute(update(leases).values(until=ended)),
-                )
-            )
-
 
 def rows_read(told: list[dict[str, Any]]) -> int:
     """How many rows a run has read from its source."""
     phases = [line["payload"] for line in told if line["kind"] == "phase"]
     return sum(phase.get("rows") or 0 for phase in phases if phase["phase"] == "raw")
+
+
+def waits(told: list[dict[str, Any]]) -> list[str]:
+    """What a run has said of its waits for others."""
+    return [line["payload"]["reason"] for line in told if line["kind"] == "table_waits"]
 
 
 def kill_one_after_the_other(
@@ -152,7 +144,6 @@ def kill_one_after_the_other(
         with running(table.config, table.environment, DIE, moment, jvm=None if own else spark) as run:
             run.dead()
         assert len(table.in_raw()) == landed + slices, moment
-        table.let_leases_end()
 
 
 def test_a_first_load_that_is_killed_at_every_step_is_gone_on_with(
@@ -166,6 +157,7 @@ def test_a_first_load_that_is_killed_at_every_step_is_gone_on_with(
         told = last.done()
 
     assert rows_read(told) == 0, "nothing is read again"
+    assert waits(told) == [], "who was killed on this machine is known to be gone"
     table.assert_whole()
 
 
@@ -183,6 +175,7 @@ def test_an_increment_that_is_killed_at_every_step_is_gone_on_with(
         told = last.done()
 
     assert rows_read(told) == 0, "nothing is read again"
+    assert waits(told) == [], "who was killed on this machine is known to be gone"
     table.assert_whole(2 * SLICES)
 
 
@@ -218,9 +211,32 @@ def test_when_one_of_two_runs_is_killed_the_other_does_its_work(
     ):
         doomed.dead()
         other.arrive()
-        table.let_leases_end()
         other.go()
         told = other.done()
 
     assert rows_read(told) >= 2
+    table.assert_whole()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_waits_for_another_ends_at_once_when_it_is_told_to(
+    postgresql: Database, tmp_path: Path, jvm: Borrowed, number: signal.Signals
+) -> None:
+    table = Table(postgresql, tmp_path)
+    table.fill()
+    with running(table.config, table.environment, HOLD, "before publish raw 1", jvm=jvm) as one:
+        one.arrive()
+        with running(table.config, table.environment, jvm=jvm) as other:
+            [reason] = waits(other.await_told("table_waits"))
+            code, told = other.stopped_by(number)
+        one.go()
+        one.done()
+
+    assert f"another run (process {one.pid} of this machine) holds the lease of raw.{table.name}. " in reason
+    assert reason.endswith("goes on when that run has done its work, or within 60 s of its death")
+    assert code == 128 + number
+    who = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "you (Ctrl-C)"}[number]
+    [failed] = [line["payload"] for line in told if line["kind"] == "table_failed"]
+    assert failed["error"] == f"Stopped by {who}. What had landed stays; run it again to go on."
+    assert told[-1]["kind"] == "run_done"
     table.assert_whole()

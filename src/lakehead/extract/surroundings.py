@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from lakehead.clock import Clock
 from lakehead.extract.rows import Ingest
 from lakehead.ids import Ids, Random
 from lakehead.lake.landing import Landing, Unit
+from lakehead.lake.leased import LEASE
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import Stager
 from lakehead.lake.progress import StateProgress
@@ -20,7 +21,9 @@ from lakehead.lake.protocol import LOOK_AFTER, Audit, Lander, Reaching, fence
 from lakehead.lake.retries import Retries
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
+from lakehead.spark.jobs import group_progress
 from lakehead.state.model import ShardState
+from lakehead.state.owners import is_on_this_machine, process_of
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
 
@@ -41,6 +44,9 @@ class Shared:
     """This thread's own."""
 
     state: State
+    owner: str
+    """Who holds this run's leases in the state: see `owner_named`."""
+
     clock: Clock
     ids: Ids
     random: Random
@@ -60,7 +66,14 @@ class Shared:
 
     def turns(self) -> Turns:
         """Turns at tables, in the name of this run."""
-        return Turns(state=self.state, owner=self.run, clock=self.clock, random=self.random)
+        return Turns(
+            state=self.state,
+            owner=self.owner,
+            clock=self.clock,
+            random=self.random,
+            work=group_progress(self.session),
+            waiting=lambda holder: self.waiting(waits_for("its turn at this table", holder)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +114,13 @@ class Surroundings(Shared):
 
         A landing that has to be done all over when another one is faster, as a merge, takes turns with the others.
         """
-        progress, told = self._progress, False
+        progress, told = replace(self._progress, work=group_progress(self.session)), False
         while not progress.take(table.uuid, [unit]):
             [shard] = self.state.shards.read(table.uuid, [unit.id], generation=unit.generation)
             if shard.state is ShardState.COMPLETED:
                 return None
             if not told:
-                self.waiting(f"another run is at {table.name}, or was until it died: a minute at most, then")
+                self.waiting(waits_for(table.name, shard.owner))
             told = True
             _wait(self._pause())
             self.settle(table)  # it may have published and died
@@ -130,10 +143,20 @@ class Surroundings(Shared):
 
     @property
     def _progress(self) -> StateProgress:
-        return StateProgress(state=self.state, owner=self.run)
+        return StateProgress(state=self.state, owner=self.owner)
 
     async def _pause(self) -> None:
         await self.clock.sleep(LOOK_AGAIN_SECONDS)
+
+
+def waits_for(what: str, owner: str | None) -> str:
+    """What a person reads of a wait for another run's lease: whose it is, as far as that is known, and until when."""
+    process = process_of(owner) if owner else None
+    who = f" (process {process.pid} of this machine)" if process and is_on_this_machine(process) else ""
+    return (
+        f"another run{who} holds the lease of {what}. This one goes on when that run has done its work, or within "
+        f"{LEASE.total_seconds():.0f} s of its death"
+    )
 
 
 def _wait(work: Coroutine[Any, Any, T]) -> T:

@@ -8,11 +8,12 @@ from itertools import groupby
 
 from lakehead.errors import LakeheadError
 from lakehead.lake.landing import BEGINNING, Pointer, Share, Snapshot, SnapshotId, Unit, shares_of
-from lakehead.lake.leased import LEASE, renewed
+from lakehead.lake.leased import LEASE, Progress, no_sign, renewed
 from lakehead.lake.ports import UnitsGone
 from lakehead.state.model import Landing as StateLanding
 from lakehead.state.model import Numbered, PointerMoved, Spans
 from lakehead.state.model import Pointer as StatePointer
+from lakehead.state.owners import is_gone
 from lakehead.state.state import State
 
 
@@ -23,6 +24,8 @@ class StateProgress:
     state: State
     owner: str
     lease: timedelta = LEASE
+    work: Progress = no_sign
+    """How far the work under the leases is: they are renewed only while it goes on."""
 
     def take(self, table: str, units: Iterable[Unit]) -> list[Unit]:
         """Open the units and take those that nobody else holds and that have not landed; in the order given."""
@@ -33,14 +36,24 @@ class StateProgress:
             self.state.shards.open(table, names, token=self.owner, generation=generation)
             until = self.state.now() + self.lease
             got = self.state.shards.acquire(table, names, owner=self.owner, lease_until=until, generation=generation)
+            if len(got) < len(set(names)) and self._release_of_the_dead(table, names, generation):
+                got |= self.state.shards.acquire(
+                    table, names, owner=self.owner, lease_until=until, generation=generation
+                )
             ours |= {Unit(name, generation) for name in got}
         return [unit for unit in wanted if unit in ours]
+
+    def _release_of_the_dead(self, table: str, names: Sequence[str], generation: int) -> int:
+        """Give back what processes of this machine held that are known to have ended; how many units."""
+        shards = self.state.shards
+        held = {shard.owner for shard in shards.read(table, names, generation=generation) if shard.owner}
+        return sum(shards.release(table, names, owner=owner, generation=generation) for owner in held if is_gone(owner))
 
     @contextmanager
     def holding(self, table: str, units: Sequence[Unit]) -> Iterator[None]:
         """Keep units ours for as long as the work on them lasts; give those back that have not landed then."""
         try:
-            with renewed(lambda: self._extend(table, units), self.lease):
+            with renewed(lambda: self._extend(table, units), self.lease, progress=self.work):
                 yield
         finally:
             for generation, theirs in _by_generation(units):

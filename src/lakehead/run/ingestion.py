@@ -1,9 +1,11 @@
 """A run over many tables: side by side, each by itself, and none that fails stops the others."""
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date, timedelta
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -20,9 +22,12 @@ from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash
 from lakehead.run.sentences import sentence_of
+from lakehead.run.stopping import Stop, StoppableClock, stopped_by
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
+from lakehead.spark.reasons import SPARKS_ERRORS
 from lakehead.state.buffered import BufferedState
+from lakehead.state.owners import owner_named
 from lakehead.telemetry.emitter import Emitter
 from lakehead.telemetry.emitter import job_group as group_of
 from lakehead.telemetry.events import (
@@ -43,6 +48,12 @@ STRATEGY_REGISTRY.register("append", AppendStrategy())
 
 PLANNER_REGISTRY = PlannerRegistry()
 
+STOP_SECONDS = 10.0
+"""How long a run that is to end waits for what its tables are doing."""
+
+Outcome: TypeAlias = Future[Done | Skipped | None]
+"""What comes of a table; None if it fails."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingestion:
@@ -58,6 +69,7 @@ class Ingestion:
     load_date: date
     lag_seconds: int = 0
     reload: bool = False
+    stop: Stop = field(default_factory=Stop)
     strategies: StrategyRegistry = STRATEGY_REGISTRY
     planners: PlannerRegistry = PLANNER_REGISTRY
 
@@ -69,24 +81,41 @@ class Ingestion:
         self.state.flush()
         self.state.preload(self.wiring.known_ids(tables), self.load_date)
         sessions = ThreadSessions(self.session)
-        with ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table") as pool:
-            futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
-            try:
-                outcomes = _all(futures)
-            except BaseException:  # somebody wants the run to end
-                pool.shutdown(wait=False, cancel_futures=True)
-                for table in tables:
-                    cancel_group(self.session, self._group(table))
-                raise
-        done = RunDone(
+        pool = ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table")
+        futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
+        try:
+            wait(futures)
+        except BaseException as interrupt:  # somebody wants the run to end
+            self._stop_tables(tables, futures, pool, by=stopped_by(interrupt))
+            self.emitter.emit(self._done(futures, started))
+            raise
+        pool.shutdown()
+        done = self._done(futures, started)
+        self._clean_up(tables)
+        self.emitter.emit(done)
+        return done
+
+    def _stop_tables(
+        self, tables: Sequence[Table], futures: Sequence[Outcome], pool: ThreadPoolExecutor, *, by: str
+    ) -> None:
+        """End what tables wait for and what Spark does for them, and wait a little until they have said so."""
+        self.stop.set(by)
+        pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(*SPARKS_ERRORS, OSError):  # Spark may be gone itself
+            for table in tables:
+                cancel_group(self.session, self._group(table))
+        # A thread that waits for a source's answer cannot be ended: the process does not wait for it.
+        wait([future for future in futures if not future.cancelled()], STOP_SECONDS)
+
+    def _done(self, futures: Sequence[Outcome], started: float) -> RunDone:
+        """What has come of the tables so far. One that has not ended is in none of the numbers."""
+        outcomes = [future.result() for future in futures if future.done() and not future.cancelled()]
+        return RunDone(
             done=sum(isinstance(outcome, Done) for outcome in outcomes),
             skipped=sum(isinstance(outcome, Skipped) for outcome in outcomes),
             failed=outcomes.count(None),
             seconds=self.clock.monotonic() - started,
         )
-        self._clean_up(tables)
-        self.emitter.emit(done)
-        return done
 
     def _clean_up(self, tables: Sequence[Table]) -> None:
         """Remove staging directories of sinks of files that have landed and had their time."""
@@ -108,7 +137,8 @@ class Ingestion:
         emit(TableStart(mode=table.mode, load_date=self.load_date, reload=reload))
         try:
             outcome = self._loaded(table, sessions.mine())
-        except Exception as error:  # noqa: BLE001 - one table must never stop the others
+        except Exception as raised:  # noqa: BLE001 - one table must never stop the others
+            error = self.stop.error if self.stop else raised  # whatever it was, it is because of that
             emit(
                 TableFailed(
                     error=sentence_of(error),
@@ -144,7 +174,8 @@ class Ingestion:
             load_date=self.load_date,
             session=session,
             state=self.state.state,
-            clock=self.clock,
+            owner=owner_named(self.emitter.run),
+            clock=StoppableClock(self.clock, self.stop),
             ids=self.ids,
             random=self.random,
             waiting=lambda reason: emit(TableWaits(reason=reason)),
@@ -171,11 +202,3 @@ class Ingestion:
 
     def _group(self, table: Table) -> str:
         return group_of(self.emitter.run, table.full_name)
-
-
-def _all(futures: Sequence[Future[Done | Skipped | None]]) -> list[Done | Skipped | None]:
-    """What came of all; in steps, so that an interrupt is heard meanwhile."""
-    waiting = set(futures)
-    while waiting:
-        _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-    return [future.result() for future in futures]

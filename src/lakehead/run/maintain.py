@@ -98,13 +98,14 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
     # Not at the top: see `tables`.
     from lakehead.lake.progress import StateProgress  # noqa: PLC0415 - see above
     from lakehead.maintain.expiry import expire as expire_snapshots  # noqa: PLC0415 - see above
+    from lakehead.state.owners import owner_named  # noqa: PLC0415 - see above
 
     with named.open(ledger) as (iceberg, records), open_state(state) as known, named.session() as session:
         told = asyncio.run(
             expire_snapshots(
                 iceberg,
                 session,
-                StateProgress(state=known, owner=RandomIds().uuid()),
+                StateProgress(state=known, owner=owner_named(RandomIds().uuid())),
                 records,
                 SystemClock(),
                 older_than=older_than,
@@ -151,6 +152,8 @@ def compact(
     # Not at the top: see `tables`.
     from lakehead.lake.turns import Turns  # noqa: PLC0415 - see above
     from lakehead.maintain.compaction import Compactor, candidates  # noqa: PLC0415 - see above
+    from lakehead.spark.jobs import group_progress  # noqa: PLC0415 - see above
+    from lakehead.state.owners import owner_named  # noqa: PLC0415 - see above
 
     if dry_run:
         with named.open() as (iceberg, _):
@@ -159,7 +162,9 @@ def compact(
         return
     clock, random = SystemClock(), system_random()
     with named.open() as (iceberg, _), open_state(state) as known, named.session() as session:
-        turns = Turns(state=known, owner=RandomIds().uuid(), clock=clock, random=random)
+        turns = Turns(
+            state=known, owner=owner_named(RandomIds().uuid()), clock=clock, random=random, work=group_progress(session)
+        )
         compactor = Compactor(session=session, turns=turns, clock=clock, random=random, options=options)
         told = asyncio.run(compactor.compact(iceberg))
     typer.echo(

@@ -1,8 +1,5 @@
 """`lakehead run`: load the tables of a configuration."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +9,7 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.stopping import told_who_stops_it
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +50,8 @@ def run(
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
     Tables run side by side; one that fails stops no other. A run that was killed is taken up by the next one where it
-    was. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong.
+    was. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong, 130 after Ctrl-C, 143 after
+    SIGTERM.
 
     Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
     """
@@ -67,7 +66,7 @@ def run(
 
     from lakehead.run.starting import starting  # noqa: PLC0415 - only now that the configuration is known to be right
 
-    with _ending_in_order(), starting(revealed.spark_settings, _say) as session:
+    with told_who_stops_it(_say), starting(revealed.spark_settings, _say) as session:
         # While the JVM starts.
         from lakehead.run.table_run import run_tables  # noqa: PLC0415 - see above
 
@@ -85,20 +84,6 @@ def run(
 
 def _say(what: str) -> None:
     typer.echo(f"… {what}", err=True)
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM end the run as Ctrl-C does: in order, and with nothing left behind."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def selected(config: "Config", only: str | None) -> "Sequence[Table]":

@@ -38,33 +38,37 @@ def run_tables(
     clock, ids, logging = SystemClock(), RandomIds(), revealed.config.runtime.logging
     wiring = Wiring(revealed.config, revealed.environment)
     run, summary, terminal = ids.uuid(), Summary(), sys.stdout.isatty()
-    with ExitStack() as opened:
-        state = opened.enter_context(wiring.open_state(clock, ids))
-        buffered = opened.enter_context(BufferedState(state, clock))
-        log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
-        opened.enter_context(log)
-        display = display_for(logging, terminal=terminal, stream=sys.stdout, clock=clock)
-        emitter = Emitter(run, clock, ids, [StateEventSubscriber(buffered), log, summary, display], load_date=load_date)
-        started = session()
-        with display, Heartbeat(emitter, heartbeat_seconds):
-            Ingestion(
-                wiring=wiring,
-                session=started,
-                state=buffered,
-                emitter=emitter,
-                clock=clock,
-                ids=ids,
-                random=system_random(),
-                load_date=load_date,
-                lag_seconds=lag_seconds,
-                reload=reload,
-            ).run(tables)
+    try:
+        with ExitStack() as opened:
+            state = opened.enter_context(wiring.open_state(clock, ids))
+            buffered = opened.enter_context(BufferedState(state, clock))
+            log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
+            opened.enter_context(log)
+            display = display_for(logging, terminal=terminal, stream=sys.stdout, clock=clock)
+            subscribers = [StateEventSubscriber(buffered), log, summary, display]
+            emitter = Emitter(run, clock, ids, subscribers, load_date=load_date)
+            started = session()
+            with display, Heartbeat(emitter, heartbeat_seconds):
+                Ingestion(
+                    wiring=wiring,
+                    session=started,
+                    state=buffered,
+                    emitter=emitter,
+                    clock=clock,
+                    ids=ids,
+                    random=system_random(),
+                    load_date=load_date,
+                    lag_seconds=lag_seconds,
+                    reload=reload,
+                ).run(tables)
+    finally:  # also where somebody has stopped it, or where the state did not take its last events
+        if summary.standings.began is not None:
+            lines_are_json = logging.as_json if logging.as_json is not None else not terminal
+            typer.echo(summary.render(colour=terminal), nl=False, err=lines_are_json)
     if emitter.failures:
         typer.echo(
             f"lakehead: {emitter.failures} events of this run did not reach everybody who listens; the first because "
             f"of {emitter.first_failure!r}. What was loaded is not touched by it.",
             err=True,
         )
-    lines_are_json = logging.as_json if logging.as_json is not None else not terminal
-    typer.echo(summary.render(colour=terminal), nl=False, err=lines_are_json)
     return summary.exit_code

@@ -1,10 +1,12 @@
 """Whose job it is: a session for each thread, and a job group for each table."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+
+from lakehead.spark.reasons import SPARKS_ERRORS
 
 GROUP = "spark.jobGroup.id"
 DESCRIPTION = "spark.job.description"
@@ -71,6 +73,27 @@ def job_group(session: SparkSession, group: str, description: str, *, pool: str 
     finally:
         for key, earlier in before.items():
             context.setLocalProperty(key, earlier)  # type: ignore[arg-type] # None takes it away
+
+
+def group_progress(session: SparkSession) -> Callable[[], object]:
+    """Tells how far the jobs of this thread's group are: another value whenever one begins, or one of its tasks ends.
+
+    Any thread may ask. The answer is None where Spark does not give one.
+    """
+    context = session.sparkContext
+    group, tracker = context.getLocalProperty(GROUP), context.statusTracker()
+
+    def progress() -> object:
+        try:
+            jobs = tracker.getJobIdsForGroup(group)
+            running = [tracker.getJobInfo(job) for job in set(jobs) & set(tracker.getActiveJobsIds())]
+            stages = [stage for job in running if job for stage in job.stageIds]
+            tasks = [info.numCompletedTasks for stage in stages if (info := tracker.getStageInfo(stage))]
+            return max(jobs, default=-1), len(stages), sum(tasks)
+        except (*SPARKS_ERRORS, OSError):
+            return None
+
+    return progress
 
 
 def cancel_group(session: SparkSession, group: str) -> None:

@@ -1,0 +1,66 @@
+"""Whoever ends a run ends its waits too."""
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from lakehead.clock import SystemClock
+from lakehead.run.stopping import Stop, StoppableClock, Stopped, Terminated, told_who_stops_it
+
+
+def test_a_sleep_ends_when_the_run_is_to_end() -> None:
+    stop = Stop()
+    clock = StoppableClock(SystemClock(), stop)
+    threading.Timer(0.05, stop.set, ["SIGTERM"]).start()
+
+    with pytest.raises(Stopped, match=r"Stopped by SIGTERM\. What had landed stays; run it again to go on\."):
+        asyncio.run(clock.sleep(10_000))  # type: ignore[arg-type] # it is a coroutine
+
+
+def test_a_sleep_that_begins_after_the_end_does_not_begin() -> None:
+    stop = Stop()
+    stop.set("you (Ctrl-C)")
+    stop.set("SIGTERM")
+
+    with pytest.raises(Stopped, match=r"Stopped by you \(Ctrl-C\)"):
+        asyncio.run(StoppableClock(SystemClock(), stop).sleep(10_000))  # type: ignore[arg-type] # it is a coroutine
+
+
+class VirtualClock:
+    """A clock that only moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now_ns(self) -> int:
+        return int(self.at * 1e9)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+def test_a_sleep_lasts_as_long_as_it_should_where_nobody_ends_the_run() -> None:
+    virtual = VirtualClock()
+
+    asyncio.run(StoppableClock(virtual, Stop()).sleep(3.25))  # type: ignore[arg-type] # it is a coroutine
+
+    assert virtual.at == pytest.approx(3.25)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "who"), [(signal.SIGINT, 130, "you (Ctrl-C)"), (signal.SIGTERM, 143, "SIGTERM")]
+)
+def test_who_stopped_it_is_said_and_told_by_the_exit_code(number: signal.Signals, code: int, who: str) -> None:
+    said: list[str] = []
+
+    with pytest.raises(Terminated) as ended, told_who_stops_it(said.append):
+        signal.raise_signal(number)
+
+    assert ended.value.code == code
+    assert said == [f"stopped by {who}; run it again to go on"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
