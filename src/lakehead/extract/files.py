@@ -29,7 +29,7 @@ from lakehead.extract.table import Rule, TableSettings
 from lakehead.lake.filesink.published import label_of, published
 from lakehead.lake.filesink.sink import FileSink, Result, Staged
 from lakehead.lake.landing import Unit
-from lakehead.lake.lane import StagingFailed, task_reason
+from lakehead.lake.lane import StagingFailed, disk_full, task_reason
 from lakehead.spark.names import quoted
 from lakehead.state.model import Mark, Watermark
 
@@ -288,7 +288,7 @@ class FileTableSink:
         try:
             return sink.stage(unit, rows.write.parquet, watermark=encode_mark(mark))
         except (PySparkException, Py4JJavaError) as error:
-            raise StagingFailed(
+            raise disk_full(error, sink.root) or StagingFailed(
                 f"The tasks that write rows for {self.settings.name} failed: {task_reason(error)}. Nothing was "
                 "published; mend the cause and run it again."
             ) from error

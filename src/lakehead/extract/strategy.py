@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
-from lakehead.errors import Misconfigured
+from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.extract.planning.planner import Planner
 from lakehead.extract.planning.slicing import SlicingPolicy
 from lakehead.extract.sink import Overtaken, TableSink, Written
@@ -120,7 +120,10 @@ class ExecutionContext:
         except Overtaken:
             raise  # nothing has failed: it is decided anew
         except Exception as error:
-            self._mark(phase, DayState.FAILED, {"error": str(error)})
+            try:
+                self._mark(phase, DayState.FAILED, {"error": str(error)})
+            except LakeheadError as unmarked:  # the first error says more, as where both are on a disk that is full
+                error.add_note(f"Besides, that it failed could not be written: {unmarked}")
             self.emit(PhaseMarked(phase=phase, state=DayState.FAILED, detail={"error": str(error)}))
             raise
         written = marked.written

@@ -4,8 +4,10 @@ Tasks load this module, so it stands on PyArrow alone: PyIceberg takes a second 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from lakehead.errors import DiskFull
 from lakehead.lake.conform import conform
 
 ROW_GROUP_BYTES = 128 * 2**20
@@ -105,7 +108,11 @@ class _Open:
 
 
 class DataFiles:
-    """Turns record batches into data files. `close` ends them and tells what was written."""
+    """Turns record batches into data files. `close` ends them and tells what was written.
+
+    In a `with` that raises, what was written is removed again: nobody will publish it, and the disk may be full. Such a
+    disk is a `DiskFull`, which names the folder.
+    """
 
     def __init__(self, target: Target, name: str) -> None:
         """`name` begins every file's name: no other attempt of this or any task may have it."""
@@ -114,6 +121,31 @@ class DataFiles:
         self._open: dict[tuple[Any, ...], _Open] = {}
         self._number = 0
         self._written: list[DataFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            return
+        self._discard()
+        is_local = isinstance(self._target.filesystem, LocalFileSystem)
+        place = self._target.folder if is_local else self._target.uri
+        if isinstance(error, OSError) and (full := DiskFull.of(error, place)):
+            raise full from error
+
+    def _discard(self) -> None:
+        for partition in self._open.values():
+            for opened in (partition.writer, partition.sink):
+                with suppress(Exception):  # what could not be written cannot be ended either
+                    if opened is not None:
+                        opened.close()
+        for number in range(self._number):
+            with suppress(OSError):  # a sweep removes what stays behind
+                self._target.filesystem.delete_file(f"{self._target.folder}/{self._file(number)}")
+
+    def _file(self, number: int) -> str:
+        return f"{self._name}-{number:05}.parquet"
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows, in any order of partitions. Raises `Refused` for rows that the table cannot hold."""
@@ -173,7 +205,7 @@ class DataFiles:
         writing = [other for other in self._open.values() if other.writer is not None]
         if len(writing) >= OPEN_FILES:
             self._end(writing[0])
-        partition.path = f"{self._name}-{self._number:05}.parquet"
+        partition.path = self._file(self._number)
         self._number += 1
         if isinstance(self._target.filesystem, LocalFileSystem):
             # Others make folders themselves, or have none and may refuse the object that would stand for one.

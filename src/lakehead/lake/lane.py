@@ -20,7 +20,7 @@ from pyiceberg.utils.properties import property_as_int
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.errors import DiskFull, LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Ids
 from lakehead.lake.conform import Refused
 from lakehead.lake.datafiles import Key, Target
@@ -71,7 +71,7 @@ class ArrowStager(Generic[Part]):
         wrote: list[Wrote] = []
         if parts:
             tasks = min(len(parts), self.tasks or context.defaultParallelism)
-            wrote = _run(lambda: context.parallelize(parts, tasks).mapPartitions(task).collect(), self.table.name)
+            wrote = _run(lambda: context.parallelize(parts, tasks).mapPartitions(task).collect(), iceberg)
         return _staged(wrote, shares, iceberg, self.change, token, reached, fence, parts=len(parts))
 
     def still_good(self, staged: Staged[NewFiles], at: Head) -> bool:
@@ -113,7 +113,7 @@ class FrameStager:
             numbered = frame.toDF(*(str(number) for number in range(len(names))))
             return [unpickled(row.wrote) for row in numbered.mapInArrow(task, "wrote binary").collect()]
 
-        return _staged(_run(run, self.table.name), shares, iceberg, self.change, token, reached, fence)
+        return _staged(_run(run, iceberg), shares, iceberg, self.change, token, reached, fence)
 
     def still_good(self, staged: Staged[NewFiles], at: Head) -> bool:
         """Files are good wherever main is, until a sweep may have removed them or the partitions have changed."""
@@ -210,14 +210,21 @@ def _staged(
     return Staged(rows, landing, fence.head)
 
 
-def _run(job: Callable[[], list[Wrote]], table: str) -> list[Wrote]:
+def _run(job: Callable[[], list[Wrote]], table: Iceberg) -> list[Wrote]:
     try:
         return job()
     except (PySparkException, Py4JJavaError) as error:
-        raise StagingFailed(
-            f"The tasks that write rows for {table} failed: {task_reason(error)}. Nothing was published; mend the "
-            "cause and run it again."
+        raise disk_full(error, table.location()) or StagingFailed(
+            f"The tasks that write rows for {'.'.join(table.name())} failed: {task_reason(error)}. Nothing was "
+            "published; mend the cause and run it again."
         ) from error
+
+
+def disk_full(error: Exception, location: str) -> DiskFull | None:
+    """Whether an error of Spark's means that a disk is full: the one that a task of ours names, or one of Spark's."""
+    if f"{DiskFull.__module__}.{DiskFull.__qualname__}: " in str(error):
+        return DiskFull(f"{task_reason(error)}.")
+    return DiskFull.of(error, f"{location}, or of Spark's temporary files,")
 
 
 def task_reason(error: Exception) -> str:

@@ -16,7 +16,7 @@ from lakehead.ids import Ids
 from lakehead.lake.commit_times import TOLERANCE_MS, last_time_ms
 from lakehead.lake.commits import empty, set_ref
 from lakehead.lake.landing import Fence, Head, Landing, Reached, Share
-from lakehead.lake.lane import StagingFailed
+from lakehead.lake.lane import StagingFailed, disk_full
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.rows import Branch
 from lakehead.lake.table import IcebergTable
@@ -127,7 +127,7 @@ class MergeStager:
         try:
             self.merge(self.session, target, shares)
         except (PySparkException, Py4JJavaError) as error:
-            raise StagingFailed(
+            raise disk_full(error, self.table.seen().location()) or StagingFailed(
                 f"Merging into {self.table.name} failed: {reason_of(error)}. Nothing was published."
             ) from error
         finally:

@@ -10,6 +10,9 @@ from lakehead.lake.landing import Fence, Head, Landing, Pointer, Reached, Share,
 
 Rows = TypeVar("Rows")
 
+CONFIG_OPTION = "--config FILE"
+"""In a command that a message suggests: whoever prints the message and knows the configuration puts its name here."""
+
 
 class HistoryBroken(LakeheadError):
     """A table's history does not lead from its head back to where it was last settled. An operator must decide."""

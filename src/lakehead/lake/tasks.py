@@ -37,26 +37,27 @@ def write_parts(
     parts: Iterable[tuple[Unit, int, Part]],
 ) -> Wrote:
     """Read parts and write them as data files."""
-    files, reads = DataFiles(target, name), []
+    reads = []
     try:
-        for unit, number, part in parts:
-            rows = 0
-            for batch in read(part):
-                rows += batch.num_rows
-                files.write(batch)
-            reads.append(Read(unit, number, rows))
-        return Wrote(tuple(files.close()), tuple(reads))
+        with DataFiles(target, name) as files:
+            for unit, number, part in parts:
+                rows = 0
+                for batch in read(part):
+                    rows += batch.num_rows
+                    files.write(batch)
+                reads.append(Read(unit, number, rows))
+            return Wrote(tuple(files.close()), tuple(reads))
     except Refused as error:
         return Wrote(refused=str(error))
 
 
 def write_batches(target: Target, name: str, batches: Iterable[pa.RecordBatch]) -> Wrote:
     """Write the batches of a data frame's partition as data files."""
-    files = DataFiles(target, name)
     try:
-        for batch in batches:
-            files.write(batch)
-        return Wrote(tuple(files.close()))
+        with DataFiles(target, name) as files:
+            for batch in batches:
+                files.write(batch)
+            return Wrote(tuple(files.close()))
     except Refused as error:
         return Wrote(refused=str(error))
 

@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from pathlib import Path
 from typing import TypeAlias
 
 from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ from lakehead.run.sentences import sentence_of
 from lakehead.run.stopping import Stop, StoppableClock, stopped_by
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
+from lakehead.spark.launch import DEATH_SECONDS, death_of
 from lakehead.spark.reasons import SPARKS_ERRORS
 from lakehead.state.buffered import BufferedState
 from lakehead.state.owners import owner_named
@@ -69,6 +71,9 @@ class Ingestion:
     load_date: date
     lag_seconds: int = 0
     reload: bool = False
+    config_file: Path | None = None
+    """Where the configuration is, for commands that messages suggest."""
+
     stop: Stop = field(default_factory=Stop)
     strategies: StrategyRegistry = STRATEGY_REGISTRY
     planners: PlannerRegistry = PLANNER_REGISTRY
@@ -127,8 +132,9 @@ class Ingestion:
                 gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
                 left = leftovers(root, files=files)
                 self.emitter.emit(StagingCleaned(root=root, removed=len(gone), not_landed=len(left)))
-            except LakeheadError as error:  # what is left is removed by the next run
-                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), error=str(error)))
+            except (LakeheadError, *SPARKS_ERRORS) as error:  # what is left is removed by the next run
+                reason = sentence_of(self._reason(error))
+                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), error=reason))
 
     def _ingest_one_table(self, table: Table, sessions: ThreadSessions) -> Done | Skipped | None:
         """Load one table, in this thread. None if it failed."""
@@ -138,10 +144,10 @@ class Ingestion:
         try:
             outcome = self._loaded(table, sessions.mine())
         except Exception as raised:  # noqa: BLE001 - one table must never stop the others
-            error = self.stop.error if self.stop else raised  # whatever it was, it is because of that
+            error = self._reason(raised)
             emit(
                 TableFailed(
-                    error=sentence_of(error),
+                    error=sentence_of(error, self.config_file),
                     error_kind=type(error).__name__,
                     stack_hash=stack_hash(error),
                     seconds=self.clock.monotonic() - started,
@@ -163,6 +169,14 @@ class Ingestion:
                     )
                 )
         return outcome
+
+    def _reason(self, raised: Exception) -> Exception:
+        """Why a table has failed: whatever was raised after the run was to end, or after Spark died, is due to that."""
+        if self.stop:
+            return self.stop.error
+        lost = isinstance(raised, (*SPARKS_ERRORS, OSError, EOFError))
+        gateway = self.session.sparkContext._gateway  # noqa: SLF001 - PySpark has no word for it
+        return death_of(gateway, within=DEATH_SECONDS if lost else 0) or raised
 
     def _loaded(self, table: Table, session: SparkSession) -> Done | Skipped:
         config, emit = self.wiring.config, self.emitter.of(table.full_name)

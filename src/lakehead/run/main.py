@@ -12,6 +12,7 @@ from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.run import config_command, maintain, queue, state
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
+from lakehead.run.file_errors import file_sentence
 from lakehead.run.run_command import run
 from lakehead.storage.keys import InvalidKey
 
@@ -64,9 +65,15 @@ def command() -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one sentence, never a traceback."""
+    """Run the command line; an error of ours, or of a disk or folder, is one sentence, never a traceback."""
     try:
         app()
     except LakeheadError as error:
         typer.echo(f"lakehead: {error}", err=True)
         sys.exit(INPUT_IS_WRONG if isinstance(error, Misconfigured | InvalidKey) else SOME_WORK_FAILED)
+    except OSError as error:
+        sentence = file_sentence(error)
+        if sentence is None:
+            raise
+        typer.echo(f"lakehead: {sentence}", err=True)
+        sys.exit(SOME_WORK_FAILED)

@@ -78,6 +78,7 @@ def run(
             reload=reload,
             lag_seconds=wm_lag_seconds,
             heartbeat_seconds=heartbeat_seconds or config.runtime.heartbeat_seconds,
+            config_file=file,
         )
     raise typer.Exit(code)
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
 
 from sqlalchemy.exc import DBAPIError
 
-from lakehead.errors import LakeheadError
+from lakehead.errors import DiskFull, LakeheadError
+from lakehead.lake.ports import CONFIG_OPTION
+from lakehead.run.file_errors import file_sentence
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.state.faults import first_line
 
@@ -27,13 +31,19 @@ def opening(what: str, advice: str) -> Iterator[None]:
     except LakeheadError:
         raise
     except Exception as error:
+        if full := DiskFull.of(error, what):
+            raise full from error
         raise CannotOpen(f"{what} cannot be opened: {brief(error)}. {advice}") from error
 
 
-def sentence_of(error: Exception) -> str:
-    """The sentence for an error that stops a table or a command."""
+def sentence_of(error: Exception, config: Path | None = None) -> str:
+    """The sentence for an error that stops a table. A command that it suggests names the configuration."""
     if isinstance(error, LakeheadError):
-        return str(error)
+        return str(error) if config is None else str(error).replace(CONFIG_OPTION, f"--config {quote(str(config))}")
+    if isinstance(error, OSError) and (known := file_sentence(error)):
+        return known
+    if full := DiskFull.of(error, "the catalog or the table"):
+        return str(full)
     if isinstance(error, SPARKS_ERRORS):
         return f"Spark refused: {reason_of(error)}."
     return f"An error that nobody expected: {type(error).__name__}: {brief(error)}"

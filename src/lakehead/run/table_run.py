@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import date
+from pathlib import Path
 
 import typer
 from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ def run_tables(
     reload: bool,
     lag_seconds: int,
     heartbeat_seconds: int,
+    config_file: Path,
 ) -> int:
     """Load the tables and print what came of them; the exit code."""
     clock, ids, logging = SystemClock(), RandomIds(), revealed.config.runtime.logging
@@ -60,6 +62,7 @@ def run_tables(
                     load_date=load_date,
                     lag_seconds=lag_seconds,
                     reload=reload,
+                    config_file=config_file,
                 ).run(tables)
     finally:  # also where somebody has stopped it, or where the state did not take its last events
         if summary.standings.began is not None:

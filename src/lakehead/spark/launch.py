@@ -1,5 +1,6 @@
 """The driver's JVM: started, connected to, and with everything it prints in our hands."""
 
+import logging
 import os
 import signal
 import struct
@@ -13,15 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import py4j
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.java_gateway import JavaGateway, java_import
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.spark.command import command_for, environment_for
 from lakehead.spark.java import Java
 
+PY4J = str(Path(py4j.__file__).parent)
 EXIT_SECONDS = 60
 LOOK_SECONDS = 0.01
 HELD_LINES = 1000
@@ -125,6 +128,38 @@ class Jvm:
         return cls(_connected(process, port, secret), output)
 
 
+DEATH_SECONDS = 1.0
+"""How long a JVM whose connections broke is given to be gone."""
+
+
+class SparkDied(Unavailable):
+    """The JVM has ended under its session. What was not published is not there; the next run does it."""
+
+
+def death_of(gateway: JavaGateway | None, *, within: float = 0.0) -> SparkDied | None:
+    """How the JVM of a gateway has ended, as a sentence. None while it runs, or if this process has not started it.
+
+    Its connections break a moment before it is gone: whoever met one waits for `within` seconds.
+    """
+    process = getattr(gateway, "proc", None)
+    if process is None or not _has_ended(process, within=within):
+        return None
+    code = process.returncode
+    number = -code if code < 0 else code - 128  # a shell adds 128
+    if number in {each.value for each in signal.Signals}:
+        how = f"was killed by {signal.Signals(number).name}"
+    else:
+        how = f"ended with exit code {code}"
+    if number == signal.SIGKILL:
+        advice = (
+            "The system does that when memory runs out (see its log: dmesg). Give this machine or container more "
+            "memory, or use less: spark.driver_memory, runtime.max_parallel_tables"
+        )
+    else:
+        advice = "What it said last is above; if its memory ran out, raise spark.driver_memory"
+    return SparkDied(f"Spark died: its JVM {how}. {advice}. What had landed stays; run it again to go on.")
+
+
 def end_jvm(gateway: JavaGateway) -> None:
     """End the JVM of a gateway, and wait until it is gone: what it writes at its end is then written."""
     with suppress(Py4JError, OSError):  # it may have ended by itself
@@ -153,6 +188,9 @@ def _await_connection(process: "subprocess.Popen[bytes]", written: Path, output:
 
 def _connected(process: "subprocess.Popen[bytes]", port: int, secret: str) -> ClientServer:
     """A gateway as PySpark wants it, whose Java side has a thread for each of ours."""
+    # Py4J logs each lost connection with its stack, by its own logger or by the root, though it raises an error too.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    logging.getLogger().addFilter(_is_not_of_py4j)
     gateway = ClientServer(
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),
@@ -161,6 +199,10 @@ def _connected(process: "subprocess.Popen[bytes]", port: int, secret: str) -> Cl
     for name in IMPORTS:
         java_import(gateway.jvm, name)
     return gateway
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not record.pathname.startswith(PY4J)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

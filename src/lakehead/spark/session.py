@@ -4,6 +4,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from py4j.protocol import Py4JJavaError
@@ -16,7 +17,7 @@ from lakehead.spark.archive import archive_for, discard
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.jars import Say, jars_for
 from lakehead.spark.java import Java, find_java
-from lakehead.spark.launch import Jvm, NotStarted, end_jvm, forget_jvm
+from lakehead.spark.launch import DEATH_SECONDS, Jvm, NotStarted, death_of, end_jvm, forget_jvm
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
 from lakehead.spark.shipping import pack
@@ -53,10 +54,21 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
 def stop_session(session: SparkSession) -> None:
     """End the session and its JVM, and wait for both. Afterwards this process may build another."""
     gateway = session.sparkContext._gateway  # noqa: SLF001 - PySpark never ends it itself
-    session.stop()
+    if death_of(gateway) is None:
+        session.stop()
+    else:
+        _forget_session(session)
     if gateway is not None:
         end_jvm(gateway)
     forget_jvm()
+
+
+def _forget_session(session: SparkSession) -> None:
+    """Do what remains of stopping a session whose JVM is gone; PySpark asks it to do the rest."""
+    session.sparkContext._jsc = None  # noqa: SLF001 - nobody is there to be asked
+    session.sparkContext.stop()
+    SparkSession._instantiatedSession = None  # noqa: SLF001 - what `SparkSession.stop` does last
+    SparkSession._activeSession = None  # noqa: SLF001 - as above
 
 
 def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSession:
@@ -70,6 +82,7 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
         given.set(key, value)
     try:
         context = SparkContext(conf=given, gateway=jvm.gateway)
+        _say_nothing_after_death(context, jvm)
         context.pythonExec = settings.python or (sys.executable if settings.is_local else "python3")
         folder = Path(context._temp_dir)  # noqa: SLF001 - the one that ends with it
         if not settings.is_local:
@@ -85,6 +98,18 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
         raise
     jvm.output.pass_on()
     return session
+
+
+def _say_nothing_after_death(context: SparkContext, jvm: Jvm) -> None:
+    """Let PySpark's server of accumulators print no stack of a connection that the JVM's death has broken."""
+    server = context._accumulatorServer  # noqa: SLF001 - PySpark has no word for it
+    print_error = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if death_of(jvm.gateway, within=DEATH_SECONDS) is None:
+            print_error(request, address)
+
+    setattr(server, "handle_error", handle_error)  # noqa: B010 - a method is replaced, which mypy would not have
 
 
 def _meet_workers_in(folder: Path, context: SparkContext) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.errors import DiskFull, LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.state.faults import Fault, fault_of, first_line
 from lakehead.state.schema import EPOCH, MICROSECOND
@@ -109,8 +109,14 @@ class Database:
             try:
                 transaction.commit()
             except DBAPIError as error:
-                if reading or fault_of(error) in (Fault.CONTENDED, Fault.LOCKED):
+                fault = fault_of(error)
+                if reading or fault in (Fault.CONTENDED, Fault.LOCKED):
                     raise
+                if fault is Fault.FULL:
+                    raise OutcomeUnknown(
+                        f"The disk of the state database {self.name} was full during a commit ({first_line(error)}). "
+                        "Make room there. The change may have been made; read the state before doing it again."
+                    ) from None
                 raise OutcomeUnknown(
                     f"The connection to the state database {self.name} was lost during a commit "
                     f"({first_line(error)}). The change may have been made; read the state before doing it again."
@@ -133,17 +139,25 @@ class Database:
             case Fault.REFUSED:
                 return Misconfigured(
                     f"The state database {self.name} refused us ({told}). "
-                    "Check its address, its name, the user, the password and what the user may do."
+                    "Check its address, its name, the user, the password and what the user may do.",
+                    fault="refused",
+                )
+            case Fault.FULL:
+                return DiskFull(
+                    f"The disk of the state database {self.name} is full ({told}). Make room there, and run it again.",
+                    fault="full",
                 )
             case Fault.LOCKED:
                 return Unavailable(
                     f"The state database {self.name} kept us waiting for a lock for too long ({told}). "
-                    "Nothing was changed; try again later."
+                    "Nothing was changed; try again later.",
+                    fault="locked",
                 )
             case Fault.LOST | Fault.CONTENDED:
                 return Unavailable(
                     f"The state database {self.name} cannot be reached ({told}). "
-                    "Nothing was changed; check that it runs, and try again later."
+                    "Nothing was changed; check that it runs, and try again later.",
+                    fault="not reached",
                 )
             case Fault.OTHER:
                 return error

@@ -15,6 +15,8 @@ class Fault(Enum):
     """Waited too long for somebody else's lock."""
     LOST = auto()
     """The server, the connection or the disk is not there, for now."""
+    FULL = auto()
+    """There is no room on the disk."""
     REFUSED = auto()
     """A user, a password, a right, a database or a file needs somebody's hand."""
     OTHER = auto()
@@ -31,7 +33,8 @@ _POSTGRESQL = {
     "3D": Fault.REFUSED,  # no such database
     "42501": Fault.REFUSED,  # not allowed to
     "08": Fault.LOST,  # connection
-    "53": Fault.LOST,  # out of connections, memory or disk
+    "53": Fault.LOST,  # out of connections or memory
+    "53100": Fault.FULL,
     "57P": Fault.LOST,  # shutting down or starting up
     "58": Fault.LOST,  # the system below
 }
@@ -48,7 +51,9 @@ _MYSQL = {
     1142: Fault.REFUSED,  # not allowed to
     1227: Fault.REFUSED,
     1698: Fault.REFUSED,
-    **dict.fromkeys((0, 1021, 1040, 1053, 1077, 1114, 1152, 1159, 1161, 1290, 1836, 1927), Fault.LOST),
+    1021: Fault.FULL,
+    1114: Fault.FULL,  # the table, and so its disk or what it was given of it
+    **dict.fromkeys((0, 1040, 1053, 1077, 1152, 1159, 1161, 1290, 1836, 1927), Fault.LOST),
     **dict.fromkeys(range(2000, 2030), Fault.LOST),  # the client's own: cannot connect, gone away, lost
 }
 
@@ -57,7 +62,7 @@ _SQLITE = {
     "SQLITE_BUSY": Fault.LOCKED,
     "SQLITE_LOCKED": Fault.LOCKED,
     "SQLITE_IOERR": Fault.LOST,
-    "SQLITE_FULL": Fault.LOST,
+    "SQLITE_FULL": Fault.FULL,
     "SQLITE_READONLY": Fault.REFUSED,
     "SQLITE_CANTOPEN": Fault.REFUSED,
     "SQLITE_PERM": Fault.REFUSED,

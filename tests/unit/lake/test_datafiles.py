@@ -1,5 +1,6 @@
 """Data files in a folder: each row once, in its partition's file, sorted, rolled, and truly told of."""
 
+import errno
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
@@ -28,6 +29,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils import datetime as times
 
+from lakehead.errors import DiskFull
 from lakehead.lake import datafiles
 from lakehead.lake.conform import Refused
 from lakehead.lake.datafiles import DataFile, DataFiles, Key, Target, same_partition
@@ -456,3 +458,29 @@ def test_a_partition_read_back_by_anyone_is_the_same_partition() -> None:
     assert same_partition([NAN, UUID(int=1)]) == same_partition([float("nan"), UUID(int=1).bytes])
     assert same_partition([0.0]) != same_partition([-0.0])
     assert same_partition([None]) != same_partition([NAN])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the source is gone"), KeyboardInterrupt(), Refused("no")])
+def test_what_a_task_wrote_is_removed_when_it_fails(
+    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = replace(a_target(tmp_path), partition=(Key("p"),), order=(Key("v"),))
+    monkeypatch.setattr(datafiles, "BUFFERED_BYTES", 0)  # so that all of it is written at once
+
+    def fail_after_two_files() -> None:
+        with DataFiles(target, "task-1") as files:
+            files.write(rows(["a", "b", "a"]))
+            assert len(list((tmp_path / "data").iterdir())) == 2
+            raise error
+
+    with pytest.raises(type(error)):
+        fail_after_two_files()
+
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_its_folder(tmp_path: Path) -> None:
+    said = rf"The disk of {tmp_path}/data is full \(No space left on device\)\. Make room"
+
+    with pytest.raises(DiskFull, match=said), DataFiles(a_target(tmp_path), "task-1"):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")

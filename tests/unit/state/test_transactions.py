@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from lakehead.errors import Unavailable
+from lakehead.errors import DiskFull, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.state.database import Contended
 from lakehead.state.faults import Fault, fault_of, first_line
@@ -85,6 +85,17 @@ def test_moments_only_grow_even_if_the_clock_stands_still_or_is_set_back(state: 
     assert first < second < third < state.now() == clock.at
 
 
+def test_a_disk_that_is_full_is_told_at_once_and_is_not_the_databases_fault(state: State, pauses: list[float]) -> None:
+    def fill(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # it becomes what there is, so that none can be added
+        connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(100000)")
+
+    with pytest.raises(DiskFull, match=r"The disk of the state database sqlite:///.*/state\.db is full \(database or"):
+        state.database.write(fill)
+
+    assert pauses == []
+
+
 class FromPostgres(Exception):
     def __init__(self, text: str, sqlstate: str | None = None) -> None:
         super().__init__(text)
@@ -111,7 +122,8 @@ def from_sqlite(name: str) -> sqlite3.OperationalError:
         (FromPostgres("lock timeout", "55P03"), Fault.LOCKED),
         (FromPostgres("admin shutdown", "57P01"), Fault.LOST),
         (FromPostgres("statement timeout", "57014"), Fault.LOCKED),
-        (FromPostgres("disk full", "53100"), Fault.LOST),
+        (FromPostgres("disk full", "53100"), Fault.FULL),
+        (FromPostgres("out of memory", "53200"), Fault.LOST),
         (FromPostgres("no right", "42501"), Fault.REFUSED),
         (FromPostgres("no table", "42P01"), Fault.OTHER),
         (FromPostgres('connection failed: FATAL:  password authentication failed for user "u"'), Fault.REFUSED),
@@ -121,11 +133,13 @@ def from_sqlite(name: str) -> sqlite3.OperationalError:
         (FromMySQL(1213, "Deadlock"), Fault.CONTENDED),
         (FromMySQL(1205, "Lock wait"), Fault.LOCKED),
         (FromMySQL(2013, "Lost"), Fault.LOST),
+        (FromMySQL(1021, "Disk full"), Fault.FULL),
         (FromMySQL(1045, "Access denied"), Fault.REFUSED),
         (FromMySQL(1146, "No such table"), Fault.OTHER),
         (from_sqlite("SQLITE_BUSY"), Fault.LOCKED),
         (from_sqlite("SQLITE_BUSY_SNAPSHOT"), Fault.CONTENDED),
         (from_sqlite("SQLITE_IOERR_WRITE"), Fault.LOST),
+        (from_sqlite("SQLITE_FULL"), Fault.FULL),
         (from_sqlite("SQLITE_READONLY_DBMOVED"), Fault.REFUSED),
         (from_sqlite("SQLITE_ERROR"), Fault.OTHER),
     ],
