@@ -224,6 +224,7 @@ def test_what_is_wrong_with_a_source_is_one_sentence_and_nothing_is_made(scene: 
         ),
     }
 
+    hashes = set()
     for said, broken in wrong.items():
         for mode in ("full", "scd1"):
             table = {"table": name, "mode": mode, "incremental_column": "id", "primary_keys": ["id"]}
@@ -231,6 +232,8 @@ def test_what_is_wrong_with_a_source_is_one_sentence_and_nothing_is_made(scene: 
             assert ran.exit_code == 1
             assert said in ran.errors[name]
             assert "\n" not in ran.errors[name]
+            hashes |= {(mode, failed.stack_hash) for failed in ran.of(TableFailed)}
+    assert len(hashes) == 2 * len(wrong), "each fault has a hash of its own"
     assert nothing_is_made(scene, *roots.values())
 
 

@@ -29,7 +29,7 @@ from lakehead.lake.commits import SWEEP, Commit, publication, standing
 from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
-from lakehead.lake.ports import HistoryBroken, Moved, Staged
+from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, Staged
 from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.rows import Branch, NewFiles
 from lakehead.storage.backoff import Backoff
@@ -235,22 +235,23 @@ class IcebergTable:
         self, metadata: TableMetadata, after: SnapshotId | None, upto: SnapshotId | None, gap: SnapshotId | None
     ) -> str:
         catalog, name = self.catalog.name, self.name
-        accept = f"or accept the table as it is: lakehead state rebuild {name}"
+        rebuild = f"lakehead state rebuild {name} {CONFIG_OPTION}"
+        accept = f"or accept the table as it is: {rebuild}"
         if after is None:
             return (
                 f"The state knows nothing of table {name}, whose history is cut off before snapshot {gap}: it is not "
-                f"known what had landed there. Rebuild the state from the ledger: lakehead state rebuild {name}."
+                f"known what had landed there. Rebuild the state from the ledger: {rebuild}"
             )
         if metadata.snapshot_by_id(after) is not None:
             return (
                 f"Table {name} was rolled back or replaced: main stands at {upto}, which does not lead back to "
                 f"snapshot {after}, up to which its landings are settled. Nothing is landed until you decide. Bring it "
-                f"back: CALL {catalog}.system.set_current_snapshot('{name}', {after}); {accept}."
+                f"back: CALL {catalog}.system.set_current_snapshot('{name}', {after}); {accept}"
             )
         return (
             f"Somebody has expired snapshots of table {name}, or replaced it: main stands at {upto} and its history is "
             f"cut off at {gap}, after snapshot {after}, up to which its landings are settled. Nothing is landed until "
-            f"you decide. Expire snapshots with lakehead, which keeps the last landing; {accept}."
+            f"you decide. Expire snapshots with lakehead, which keeps the last landing; {accept}"
         )
 
 

@@ -12,6 +12,7 @@ from lakehead.ids import RandomIds, system_random
 from lakehead.run.tables import (
     CatalogName,
     CatalogProperties,
+    ConfigFile,
     DryRun,
     LakehouseFolder,
     LedgerUrl,
@@ -19,7 +20,6 @@ from lakehead.run.tables import (
     TableName,
     age,
     chosen,
-    open_state,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Look after tables.")
@@ -34,6 +34,7 @@ def maintain() -> None:
 def sweep(
     table: TableName,
     *,
+    config: ConfigFile = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
     catalog_property: CatalogProperties = None,
@@ -53,9 +54,9 @@ def sweep(
     Only in the folders data and metadata of the table's location. An empty snapshot is published first, so that no
     landing can publish what is being removed. No Spark session is started.
 
-    Example: lakehead maintain sweep sales.orders --lakehouse lakehouse --dry-run
+    Example: lakehead maintain sweep raw.orders --config shop.json --dry-run
     """
-    named = chosen(table, lakehouse, catalog, catalog_property)
+    named = chosen(table, lakehouse, catalog, catalog_property, config=config)
     # Not at the top: see `tables`.
     from lakehead.maintain.sweep import sweep as sweep_table  # noqa: PLC0415 - see above
 
@@ -76,8 +77,9 @@ def sweep(
 def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
     table: TableName,
     *,
-    state: StateUrl,
-    ledger: LedgerUrl,
+    config: ConfigFile = None,
+    state: StateUrl = None,
+    ledger: LedgerUrl = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
     catalog_property: CatalogProperties = None,
@@ -94,13 +96,13 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
 
     Example: lakehead maintain expire sales.orders --state sqlite:///state.db --ledger file:///data/records
     """
-    named = chosen(table, lakehouse, catalog, catalog_property)
+    named = chosen(table, lakehouse, catalog, catalog_property, config=config, state=state, ledger=ledger)
     # Not at the top: see `tables`.
     from lakehead.lake.progress import StateProgress  # noqa: PLC0415 - see above
     from lakehead.maintain.expiry import expire as expire_snapshots  # noqa: PLC0415 - see above
     from lakehead.state.owners import owner_named  # noqa: PLC0415 - see above
 
-    with named.open(ledger) as (iceberg, records), open_state(state) as known, named.session() as session:
+    with named.open_with_ledger() as (iceberg, records), named.open_state() as known, named.session() as session:
         told = asyncio.run(
             expire_snapshots(
                 iceberg,
@@ -128,7 +130,8 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
 def compact(
     table: TableName,
     *,
-    state: StateUrl,
+    config: ConfigFile = None,
+    state: StateUrl = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
     catalog_property: CatalogProperties = None,
@@ -143,9 +146,9 @@ def compact(
     It waits for its turn at the table, and tries again when a landing was quicker. The old files stay until their
     snapshots are expired.
 
-    Example: lakehead maintain compact sales.orders --state sqlite:///state.db
+    Example: lakehead maintain compact mirror.orders --config shop.json
     """
-    named = chosen(table, lakehouse, catalog, catalog_property)
+    named = chosen(table, lakehouse, catalog, catalog_property, config=config, state=state)
     options = dict(pair.partition("=")[::2] for pair in option or ())
     if wrong := [pair for pair in option or () if "=" not in pair]:
         raise Misconfigured(f"The option {wrong[0]!r} must be written as KEY=VALUE.")
@@ -161,7 +164,7 @@ def compact(
         typer.echo(f"{told.table}: {told.data_files} data files ({told.bytes} bytes) would be compacted")
         return
     clock, random = SystemClock(), system_random()
-    with named.open() as (iceberg, _), open_state(state) as known, named.session() as session:
+    with named.open() as (iceberg, _), named.open_state() as known, named.session() as session:
         turns = Turns(
             state=known, owner=owner_named(RandomIds().uuid()), clock=clock, random=random, work=group_progress(session)
         )

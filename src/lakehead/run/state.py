@@ -9,13 +9,13 @@ from lakehead.errors import Misconfigured
 from lakehead.run.tables import (
     CatalogName,
     CatalogProperties,
+    ConfigFile,
     DryRun,
     LakehouseFolder,
     LedgerUrl,
     StateUrl,
     TableName,
     chosen,
-    open_state,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Look after the state.")
@@ -27,11 +27,12 @@ def state() -> None:
 
 
 @app.command()
-def rebuild(
+def rebuild(  # noqa: PLR0913 - typer's shape: one argument for each option
     table: TableName,
     *,
-    state: StateUrl,
-    ledger: LedgerUrl,
+    config: ConfigFile = None,
+    state: StateUrl = None,
+    ledger: LedgerUrl = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
     catalog_property: CatalogProperties = None,
@@ -50,9 +51,9 @@ def rebuild(
     expired by somebody else: landings stop there and say so. Only what the table's main branch holds counts as landed
     afterwards. Leases and plans of the table are forgotten; what was under way is done again.
 
-    Example: lakehead state rebuild sales.orders --state sqlite:///state.db --ledger file:///data/records --dry-run
+    Example: lakehead state rebuild raw.orders --config shop.json --dry-run
     """
-    named = chosen(table, lakehouse, catalog, catalog_property)
+    named = chosen(table, lakehouse, catalog, catalog_property, config=config, state=state, ledger=ledger)
     # Not at the top: see `tables`.
     from lakehead.maintain.rebuild import Said  # noqa: PLC0415 - see above
     from lakehead.maintain.rebuild import rebuild as rebuild_table  # noqa: PLC0415 - see above
@@ -62,7 +63,7 @@ def rebuild(
         if last_landing != "none" and not last_landing.isdecimal():
             raise Misconfigured(f"The last landing {last_landing!r} must be a snapshot's number or 'none'.")
         said = Said(None if last_landing == "none" else int(last_landing))
-    with named.open(ledger) as (iceberg, records), open_state(state) as known:
+    with named.open_with_ledger() as (iceberg, records), named.open_state() as known:
         told = asyncio.run(rebuild_table(iceberg, known, records, said=said, dry_run=dry_run))
     would = "would be" if dry_run else "is"
     at = f"snapshot {told.pointer.snapshot}" if told.pointer.snapshot is not None else "its beginning"

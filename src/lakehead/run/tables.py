@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -13,7 +13,13 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
-from lakehead.run.environment import catalog_properties, spark_settings, state_password, store_settings
+from lakehead.run.environment import (
+    ENVIRONMENT,
+    catalog_properties,
+    spark_settings,
+    state_password,
+    store_settings,
+)
 from lakehead.spark.settings import EMBEDDED, Properties, embedded_catalog
 from lakehead.storage.opening import open_store
 
@@ -55,11 +61,20 @@ CatalogProperties: TypeAlias = Annotated[
         "KEY=env:NAME takes a secret from a variable.",
     ),
 ]
+ConfigFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration of the runs: it names catalog, state and ledger, so none of them is given.",
+        show_default=False,
+    ),
+]
 StateUrl: TypeAlias = Annotated[
-    str, typer.Option("--state", metavar="URL", help="The state: sqlite:///file, postgresql://… or mysql://…")
+    str | None, typer.Option("--state", metavar="URL", help="The state: sqlite:///file, postgresql://… or mysql://…")
 ]
 LedgerUrl: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option("--ledger", metavar="URL", help="The store of the ledger: file:///folder, s3://…, gs://… or az://…"),
 ]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done; change nothing.")]
@@ -67,11 +82,28 @@ DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only tell wh
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A table, by its name and its catalog."""
+    """A table, by its name and its catalog, with its state and its ledger where they were named."""
 
     table: str
     catalog: str
     properties: Properties
+    state: str | None = None
+    password: str | None = field(default=None, repr=False)
+    """Of the state's user."""
+
+    ledger: str | None = None
+
+    def open_state(self) -> "State":
+        """The state that was named."""
+        if self.state is None:
+            raise Misconfigured("Name the state with --state, or the configuration of the runs with --config.")
+        return open_state(self.state, self.password)
+
+    def open_with_ledger(self) -> "AbstractContextManager[tuple[IcebergTable, StoreLedger]]":
+        """The table and the ledger that was named."""
+        if self.ledger is None:
+            raise Misconfigured("Name the ledger with --ledger, or the configuration of the runs with --config.")
+        return self.open(self.ledger)
 
     @contextmanager
     def open(self, ledger: str | None = None) -> "Iterator[tuple[IcebergTable, StoreLedger]]":
@@ -106,10 +138,57 @@ class Chosen:
             stop_session(session)
 
 
-def chosen(table: str, lakehouse: Path | None, catalog: str | None, properties: Sequence[str] | None) -> Chosen:
+def chosen(
+    table: str,
+    lakehouse: Path | None,
+    catalog: str | None,
+    properties: Sequence[str] | None,
+    *,
+    config: Path | None = None,
+    state: str | None = None,
+    ledger: str | None = None,
+) -> Chosen:
     """What the options name. Raises `Misconfigured` where they contradict each other or name nothing."""
     if table.count(".") < 1 or not all(table.split(".")):
         raise Misconfigured(f"The table {table!r} must be named with its namespace: namespace.table.")
+    if config is not None:
+        if lakehouse or catalog or properties or state or ledger:
+            raise Misconfigured(
+                "The configuration names catalog, state and ledger. Give --config, or the options that name them."
+            )
+        return _configured(table, config)
+    return replace(
+        _in_catalog(table, lakehouse, catalog, properties), state=state, password=state_password(), ledger=ledger
+    )
+
+
+def _configured(table: str, file: Path) -> Chosen:
+    """A table of a configuration, by its name in the lakehouse: that of raw, a mirror or a final."""
+    # Not at the top: see `Chosen.open`.
+    from lakehead.run.config.connections import FileSink  # noqa: PLC0415 - see above
+    from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.wiring import Wiring  # noqa: PLC0415 - see above
+
+    wiring = Wiring(read_config(file), ENVIRONMENT)
+    catalogs: dict[str, str] = {}
+    for each in wiring.config.tables:
+        sink = wiring.config.sink_of(each)
+        if not isinstance(sink, FileSink):
+            catalogs |= {place.name: sink.catalog for place in wiring.places_of(each) if place}
+    if table not in catalogs:
+        known = ", ".join(sorted(catalogs)) or "none in an Iceberg catalog"
+        raise Misconfigured(f"The configuration {file} has no table {table} in the lakehouse. It has: {known}.")
+    return Chosen(
+        table,
+        catalogs[table],
+        wiring.catalogs[catalogs[table]],
+        state=wiring.config.runtime.state.url,
+        password=wiring.state_password,
+        ledger=wiring.ledger_url,
+    )
+
+
+def _in_catalog(table: str, lakehouse: Path | None, catalog: str | None, properties: Sequence[str] | None) -> Chosen:
     if catalog is None:
         if properties:
             raise Misconfigured(
@@ -133,9 +212,9 @@ def chosen(table: str, lakehouse: Path | None, catalog: str | None, properties: 
     return Chosen(table, catalog, catalog_properties(pairs))
 
 
-def open_state(url: str) -> "State":
+def open_state(url: str, password: str | None) -> "State":
     """The state that a URL names."""
     from lakehead.state import opening  # noqa: PLC0415 - it loads SQLAlchemy, which not every command needs
 
-    settings = opening.StateSettings(password=state_password())
+    settings = opening.StateSettings(password=password)
     return opening.open_state(url, SystemClock(), RandomIds(), settings=settings)

@@ -42,11 +42,15 @@ class Wiring(Revealed):
         url = self.config.runtime.state.url
         return open_state(url, clock, ids, settings=StateSettings(password=self.state_password))
 
+    @property
+    def ledger_url(self) -> str:
+        """Where the ledger is: where the configuration says, else beside the lakehouse's tables."""
+        lakehouse = self.config.spark.lakehouse.expanduser().absolute()
+        return self.config.runtime.ledger.url or (lakehouse / "ledger").as_uri()
+
     def open_ledger(self) -> StoreLedger:
         """The store of the ledger. Each thread opens its own."""
-        lakehouse = self.config.spark.lakehouse.expanduser().absolute()
-        url = self.config.runtime.ledger.url or (lakehouse / "ledger").as_uri()
-        return StoreLedger(open_store(url, store_settings(url, self.environment)))
+        return StoreLedger(open_store(self.ledger_url, store_settings(self.ledger_url, self.environment)))
 
     def source_of(self, table: Table, session: SparkSession) -> Callable[[], Source]:
         """What reaches the source of a table, when it is called."""

@@ -71,23 +71,37 @@ def sentence(error: BaseException, settings: SourceSettings) -> LakeheadError:
     state, number, said = _state(error), _number(error), _gist(error, settings)
     low = str(error).lower()
     if (state or "").startswith("28") or number in _DENIED_NUMBERS or any(sign in low for sign in _DENIED):
-        return Misconfigured(f"{settings} refused user {settings.user!r} or the password. Check both.")
+        return Misconfigured(
+            f"{settings} refused user {settings.user!r} or the password. Check both.", fault="password refused"
+        )
     if state == "3D000" or number == 1049 or re.search(r'database ".*" does not exist', low):
-        return Misconfigured(f"{settings.host} has no database {settings.database!r}. Check the name.")
+        return Misconfigured(
+            f"{settings.host} has no database {settings.database!r}. Check the name.", fault="no database"
+        )
     if state == "42501" or number in _RIGHTS_NUMBERS:
-        return Misconfigured(f"User {settings.user!r} may not read what it should of {settings} ({said}). Grant it.")
+        return Misconfigured(
+            f"User {settings.user!r} may not read what it should of {settings} ({said}). Grant it.",
+            fault="no right to read",
+        )
     if "unable to open database file" in low or "failed to open" in low:
-        return Misconfigured(f"There is no file {settings.database!r} that can be read. Check the path and its rights.")
+        return Misconfigured(
+            f"There is no file {settings.database!r} that can be read. Check the path and its rights.", fault="no file"
+        )
     if "file is not a database" in low:
-        return Misconfigured(f"The file {settings.database!r} is not a SQLite database.")
+        return Misconfigured(f"The file {settings.database!r} is not a SQLite database.", fault="no SQLite database")
     if "invalid snapshot identifier" in low or ("snapshot" in low and "does not exist" in low):
-        return Unavailable(f"The snapshot in which {settings} was being read is gone. Read it again from the start.")
+        return Unavailable(
+            f"The snapshot in which {settings} was being read is gone. Read it again from the start.",
+            fault="snapshot gone",
+        )
     if (
         (state or "")[:2] in ("08", "53", "57", "58", "40")
         or number in _AWAY_NUMBERS
         or any(sign in low for sign in _AWAY)
     ):
-        return Unavailable(f"{settings} cannot be reached ({said}). Check host and port, and that it is running.")
+        return Unavailable(
+            f"{settings} cannot be reached ({said}). Check host and port, and that it is running.", fault="not reached"
+        )
     return SourceFailed(f"{settings} refused a statement ({said}).")
 
 

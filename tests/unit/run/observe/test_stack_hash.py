@@ -10,6 +10,8 @@ import pytest
 
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.run.observe.stack_hash import stack_hash
+from lakehead.source.sentences import told
+from lakehead.source.settings import SourceSettings
 
 
 def raised(do: Callable[[], object]) -> BaseException:
@@ -68,6 +70,26 @@ def test_another_type_another_way_and_another_cause_each_make_another_hash() -> 
     )
 
     assert len({stack_hash(raised(fault)) for fault in faults}) == len(faults)
+
+
+class FromADriver(Exception):
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("a driver's words")
+        self.sqlstate = sqlstate
+
+
+def asked(sqlstate: str) -> None:
+    with told(SourceSettings.parse("postgresql://user@127.0.0.1:1/shop")):
+        raise FromADriver(sqlstate)
+
+
+def test_faults_that_one_place_tells_apart_have_hashes_of_their_own() -> None:
+    faults = ("28P01", "3D000", "42501", "08006", "XX000")  # password, database, right, connection, anything
+
+    hashes = {stack_hash(raised(lambda state=state: asked(state))) for state in faults}  # type: ignore[misc] # a default
+
+    assert len(hashes) == len(faults)
+    assert stack_hash(raised(lambda: asked("28P01"))) == stack_hash(raised(lambda: asked("28000")))
 
 
 def test_how_often_a_function_called_itself_does_not_count() -> None:
