@@ -107,7 +107,8 @@ class Pipeline:
         **runtime: Any,
     ) -> Ran:
         """Run it here, with a session that is there. `hears` is called with each event, where it happens."""
-        config = read_config(self.config(tables, **runtime))
+        file = self.config(tables, **runtime)
+        config = read_config(file)
         made = wiring(Wiring(config, self.environment))
         made.check()
         clock, ids, told, summary = SystemClock(), RandomIds(), list[Told](), Summary()
@@ -126,6 +127,7 @@ class Pipeline:
                 load_date=load_date,
                 lag_seconds=lag_seconds,
                 reload=reload,
+                config_file=file,
             ).run(selected(config, only))
         ran = Ran(tuple(told), summary.exit_code)
         add(Mechanism.LANDINGS, sum(phase.phase != "watermark" for phase in ran.of(PhaseMarked)))

@@ -3,8 +3,11 @@
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +16,7 @@ import pytest
 
 from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
 from tests.pipeline import Pipeline
+from tests.support.commands import lakehead_command
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -102,3 +106,21 @@ def test_a_catalog_that_cannot_be_opened_fails_its_own_tables_alone(
     assert ran.errors[gone].startswith("The catalog 'other'")
     assert "\n" not in ran.errors[gone]
     assert on_sqlite.rows(f"final.{there}")["id"].to_pylist() == [1]
+
+
+def test_the_command_that_a_message_suggests_does_what_it_says(on_sqlite: Scene) -> None:
+    name = small(on_sqlite)
+    for day in (1, 2):
+        assert on_sqlite.run(full(name), load_date=date(2026, 1, day)).errors == {}
+    first = on_sqlite.pipeline.snapshots(f"raw.{name}")[0]
+    on_sqlite.spark.sql(f"CALL lake.system.rollback_to_snapshot('raw.{name}', {first})")
+
+    broken = on_sqlite.run(full(name), load_date=date(2026, 1, 3))
+    found = re.search(r"accept the table as it is: (lakehead .*)", broken.errors[name])
+    assert found is not None, broken.errors
+    suggested = lakehead_command(*shlex.split(found[1])[1:])
+    mended = on_sqlite.run(full(name), load_date=date(2026, 1, 3))
+
+    assert (suggested.returncode, suggested.stderr) == (0, "")
+    assert f"raw.{name} is settled up to snapshot {first}" in suggested.stdout
+    assert mended.errors == {}

@@ -420,8 +420,15 @@ def test_an_interrupted_run_ends_and_the_next_one_goes_on(
                 os.kill(process.pid, ended_by)  # as a supervisor does: to the first one
             out, told = process.communicate(timeout=60)
             left = others_of(process)
-        assert process.returncode not in (0, 2)
+        assert process.returncode == 128 + ended_by
         assert "Traceback" not in told
+        by = "you (Ctrl-C)" if ended_by is signal.SIGINT else "SIGTERM"
+        assert (
+            f"Stopped by {by}. What had landed stays; run it again to go on."
+            in payloads(out, "table_failed")[0].values()
+        )
+        assert "2 tables: 1 done, 1 failed" in told, "the summary is there"
+        assert told.endswith(f"lakehead: Stopped by {by}. What had landed stays; run it again to go on.\n")
         assert left == []
         assert all(json.loads(line) for line in out.splitlines())
         if ended_by is signal.SIGTERM and not SOAKING:

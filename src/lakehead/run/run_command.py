@@ -66,7 +66,7 @@ def run(
 
     from lakehead.run.starting import starting  # noqa: PLC0415 - only now that the configuration is known to be right
 
-    with told_who_stops_it(_say), starting(revealed.spark_settings, _say) as session:
+    with told_who_stops_it(_say_at_the_end), starting(revealed.spark_settings, _say) as session:
         # While the JVM starts.
         from lakehead.run.table_run import run_tables  # noqa: PLC0415 - see above
 
@@ -85,6 +85,10 @@ def run(
 
 def _say(what: str) -> None:
     typer.echo(f"… {what}", err=True)
+
+
+def _say_at_the_end(what: str) -> None:
+    typer.echo(f"lakehead: {what}", err=True)
 
 
 def selected(config: "Config", only: str | None) -> "Sequence[Table]":

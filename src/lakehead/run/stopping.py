@@ -87,7 +87,7 @@ def told_who_stops_it(say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as interrupt:
-        say(f"stopped by {stopped_by(interrupt)}; run it again to go on")
+        say(f"Stopped by {stopped_by(interrupt)}. What had landed stays; run it again to go on.")
         raise Terminated(128 + signal.SIGINT if isinstance(interrupt, KeyboardInterrupt) else interrupt.code) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -62,5 +62,5 @@ def test_who_stopped_it_is_said_and_told_by_the_exit_code(number: signal.Signals
         signal.raise_signal(number)
 
     assert ended.value.code == code
-    assert said == [f"stopped by {who}; run it again to go on"]
+    assert said == [f"Stopped by {who}. What had landed stays; run it again to go on."]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
