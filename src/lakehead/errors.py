@@ -31,7 +31,8 @@ class DiskFull(Unavailable):
         Also for errors of other languages, which have no number: their words are the system's.
         """
         number = error.errno if isinstance(error, OSError) else None
-        words = _FULL.get(number or 0) or next((said for said in _FULL.values() if said in str(error)), None)
+        said = str(error)
+        words = _FULL.get(number or 0) or next((words for words in (*_FULL.values(), _SQLITES) if words in said), None)
         return (
             None if words is None else cls(f"The disk of {path} is full ({words}). Make room there, and run it again.")
         )
@@ -39,6 +40,8 @@ class DiskFull(Unavailable):
 
 _FULL = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 """No space left, no space left for this user, and no space left for this file: limits of a disk, a user, a process."""
+
+_SQLITES = "database or disk is full"
 
 
 class OutcomeUnknown(LakeheadError):

@@ -4,8 +4,10 @@
 
 import json
 import re
+import resource
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -124,3 +126,37 @@ def test_the_command_that_a_message_suggests_does_what_it_says(on_sqlite: Scene)
     assert (suggested.returncode, suggested.stderr) == (0, "")
     assert f"raw.{name} is settled up to snapshot {first}" in suggested.stdout
     assert mended.errors == {}
+
+
+@contextmanager
+def files_up_to(size: int, process: int) -> Iterator[None]:
+    """Let a process write no file that is larger: to it, that is a full disk."""
+    before = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_for_spark_is_told_with_the_tables_path_and_the_next_run_goes_on(on_sqlite: Scene) -> None:
+    name = on_sqlite.name()
+    on_sqlite.sql(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, content BLOB)")
+    on_sqlite.sql(f"INSERT INTO {name} VALUES (1, randomblob(10))")
+    table = {"table": name, "mode": "scd1", "incremental_column": "id", "primary_keys": ["id"]}
+    assert on_sqlite.run(table).errors == {}  # also starts the Python workers, which no limit is to meet
+    on_sqlite.sql(f"INSERT INTO {name} SELECT id + 1, randomblob(3000000) FROM {name}")
+    gateway = on_sqlite.spark.sparkContext._gateway
+    assert gateway is not None
+
+    with files_up_to(2**20, gateway.proc.pid):
+        full_disk = on_sqlite.run(table)
+    mended = on_sqlite.run(table)
+
+    location = f"{on_sqlite.pipeline.lakehouse}/warehouse/mirror/{name}"
+    assert full_disk.errors[name].startswith(
+        f"The disk of {location}, or of Spark's temporary files, is full (File too"
+    )
+    assert "\n" not in full_disk.errors[name]
+    assert mended.errors == {}
+    assert sorted(on_sqlite.rows(f"mirror.{name}")["id"].to_pylist()) == [1, 2]

@@ -72,7 +72,10 @@ class Shared:
             clock=self.clock,
             random=self.random,
             work=group_progress(self.session),
-            waiting=lambda holder: self.waiting(waits_for("its turn at this table", holder)),
+            waiting=lambda holder: self.waiting(
+                f"another run{process_named(holder)} is at work on the table. This one waits for its turn, "
+                "some minutes at most"
+            ),
         )
 
 
@@ -120,7 +123,10 @@ class Surroundings(Shared):
             if shard.state is ShardState.COMPLETED:
                 return None
             if not told:
-                self.waiting(waits_for(table.name, shard.owner))
+                self.waiting(
+                    f"another run{process_named(shard.owner)} holds the lease of {table.name}. This one goes on when "
+                    f"that run has done its work, or within {LEASE.total_seconds():.0f} s of its death"
+                )
             told = True
             _wait(self._pause())
             self.settle(table)  # it may have published and died
@@ -149,14 +155,10 @@ class Surroundings(Shared):
         await self.clock.sleep(LOOK_AGAIN_SECONDS)
 
 
-def waits_for(what: str, owner: str | None) -> str:
-    """What a person reads of a wait for another run's lease: whose it is, as far as that is known, and until when."""
+def process_named(owner: str | None) -> str:
+    """Which process an owner is, in parentheses, where that is known."""
     process = process_of(owner) if owner else None
-    who = f" (process {process.pid} of this machine)" if process and is_on_this_machine(process) else ""
-    return (
-        f"another run{who} holds the lease of {what}. This one goes on when that run has done its work, or within "
-        f"{LEASE.total_seconds():.0f} s of its death"
-    )
+    return f" (process {process.pid} of this machine)" if process and is_on_this_machine(process) else ""
 
 
 def _wait(work: Coroutine[Any, Any, T]) -> T:

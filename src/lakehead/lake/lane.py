@@ -224,7 +224,7 @@ def disk_full(error: Exception, location: str) -> DiskFull | None:
     """Whether an error of Spark's means that a disk is full: the one that a task of ours names, or one of Spark's."""
     if f"{DiskFull.__module__}.{DiskFull.__qualname__}: " in str(error):
         return DiskFull(f"{task_reason(error)}.")
-    return DiskFull.of(error, f"{location}, or of Spark's temporary files,")
+    return DiskFull.of(error, f"{location.removeprefix('file://')}, or of Spark's temporary files,")
 
 
 def task_reason(error: Exception) -> str:

@@ -53,7 +53,7 @@ class Turns:
                 self.waiting(holder[0])
         else:
             holder = self.state.leases.holder(KIND, table=table)
-            until = f" until {holder[1]:%Y-%m-%d %H:%M:%S} UTC at the latest" if holder else ""
+            until = f" (its lease: until {holder[1]:%Y-%m-%d %H:%M:%S} UTC, longer if it goes on)" if holder else ""
             raise Unavailable(
                 f"Somebody else is at work on table {name}{until}. Nothing was changed; run it again later."
             )

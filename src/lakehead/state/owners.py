@@ -80,7 +80,8 @@ def running_process(pid: int) -> Process | None:
 def _machine() -> str | None:
     boot = _told(lambda: (PROC / "sys/kernel/random/boot_id").read_text().strip())
     processes = _told(lambda: str((PROC / "self/ns/pid").readlink()))
-    if not boot or not processes:
+    seen_as = _told(lambda: str((PROC / "self").readlink()))
+    if not boot or not processes or seen_as != str(os.getpid()):  # /proc may be that of another namespace
         return None
     # Start times are counted from the time namespace's own zero. Systems without such namespaces have one zero.
     time = _told(lambda: str((PROC / "self/ns/time").readlink()))
