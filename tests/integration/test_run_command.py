@@ -48,6 +48,7 @@ class Command:
     tables: Sequence[Mapping[str, Any]]
     environment: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Command:
         return {
             "runtime": {**roots, **self.runtime},
             "sources": self.sources,
-            "spark": {"master": "local[4]"},  # tasks that take long leave room for the others
+            "spark": {"master": "local[4]", **self.spark},  # tasks that take long leave room for the others
             "tables": list(self.tables),
         }
 
@@ -340,8 +341,9 @@ def test_a_password_is_written_nowhere_whatever_happens(
                 tmp_path,
                 {"right": source, "wrong": {**source, "password": {"env": "WRONG"}}},
                 [*tables_by("quick", "right"), *tables_by("refused", "wrong"), *tables_by("slow", "right")],
-                {PASSWORD: CANARY, "WRONG": f"{CANARY}!"},
+                {PASSWORD: CANARY, "WRONG": f"{CANARY}!", "PHRASE": CANARY},
                 {"max_parallel_tables": 6, "logging": {"sink": "log.jsonl", "level": "debug"}},
+                {"conf": {**what_spark_records(tmp_path), "spark.hadoop.phrase": {"env": "PHRASE"}}},
             )
             with command.started() as process:
                 await_done(command, 2, process)
@@ -362,9 +364,22 @@ def test_a_password_is_written_nowhere_whatever_happens(
     for table, error in failed.items():
         assert ("cannot be reached" if "slow" in table else "refused user 'lakehead' or the password") in error
     assert CANARY not in out + told
+    [recorded] = (tmp_path / "events").rglob("events_*")
+    for shown in ("spark.hadoop.phrase", "phrase"):
+        assert f'"{shown}":"*********(redacted)"' in recorded.read_text()
     assert canaries(tmp_path) == []
     assert canaries_in_tables(command, *(f"{root}.quick_{by}" for root in ("raw", "mirror") for by in READERS)) == []
     assert left == []
+
+
+def what_spark_records(folder: Path) -> dict[str, str]:
+    """Settings that let Spark write down what its pages would show: its settings, the JVM's and every plan."""
+    (folder / "events").mkdir()
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
 
 
 def tables_by(name: str, source: str) -> list[dict[str, object]]:

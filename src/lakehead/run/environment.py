@@ -29,6 +29,7 @@ S3_PROPERTIES = {
 }
 """Iceberg's names for what the cloud's tools read."""
 
+REFERENCE = "env:"
 ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
@@ -58,18 +59,23 @@ def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] 
     """
     properties = {}
     for key, value in given.items():
-        variable = value.removeprefix("env:")
-        if variable != value and variable not in environment:
+        variable = value.removeprefix(REFERENCE)
+        if is_reference(value) and variable not in environment:
             raise Misconfigured(
                 f"The catalog property {key} is to come from the variable {variable}, which is not set."
             )
-        properties[key] = environment[variable] if variable != value else value
+        properties[key] = environment[variable] if is_reference(value) else value
     if properties.get("warehouse", "").partition("://")[0] in ("s3", "s3a"):
         properties.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
         for variable, key in S3_PROPERTIES.items():
             if environment.get(variable):
                 properties.setdefault(key, environment[variable])
     return properties
+
+
+def is_reference(value: str) -> bool:
+    """Whether a catalog's property names the variable that it comes from."""
+    return value.startswith(REFERENCE)
 
 
 def without_archive(environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:

@@ -1,17 +1,19 @@
 """A configuration with its secrets: settings of everything that it names. Nothing is opened or started by it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from lakehead.errors import Misconfigured
 from lakehead.run.config.config import Config
 from lakehead.run.config.connections import FileSink
 from lakehead.run.config.connections import Source as SourceConfig
 from lakehead.run.config.parts import Secret
-from lakehead.run.environment import catalog_properties, spark_settings, state_password
+from lakehead.run.environment import catalog_properties, is_reference, spark_settings, state_password
 from lakehead.source.settings import SourceSettings
+from lakehead.spark.conf import AT_LAUNCH
 from lakehead.spark.coordinates import driver
-from lakehead.spark.settings import Properties, SparkSettings, embedded_catalog
+from lakehead.spark.settings import Properties, SparkSettings, catalog_prefix, embedded_catalog
 
 _DRIVEN_BY = {"postgresql": "jdbc:postgresql:", "mysql": "jdbc:mariadb:", "sqlite": "jdbc:sqlite:"}
 """By which JDBC URLs tables are read on demand; MariaDB's driver speaks to MySQL too."""
@@ -22,7 +24,7 @@ class Revealed:
     """A configuration and the environment that its secrets stand in. Its repr holds no secret."""
 
     config: Config
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
 
     def check(self) -> None:
         """Raise `Misconfigured` for a secret that is not where it should be and for what cannot be opened, before
@@ -59,13 +61,20 @@ class Revealed:
             python=spark.python,
             ui=spark.ui,
             conf=self._revealed(spark.conf),
+            secret_keys=frozenset(self._secret_keys()),
         )
 
     def source_settings(self, source: SourceConfig) -> SourceSettings:
         """How a source is reached."""
         password = source.password.reveal(self.environment) if source.password else None
         settings = SourceSettings.parse(source.url, user=source.user, password=password)
-        return replace(settings, options=(*settings.options, *self._revealed(source.properties).items()))
+        given = self._revealed(source.properties)
+        secret = {key for key, value in source.properties.items() if isinstance(value, Secret)}
+        return replace(
+            settings,
+            options=(*settings.options, *((key, value) for key, value in given.items() if key not in secret)),
+            secret_options=tuple((key, given[key]) for key in sorted(secret)),
+        )
 
     @cached_property
     def state_password(self) -> str | None:
@@ -79,6 +88,23 @@ class Revealed:
         read += [source for source in self.config.sources.values() if source.dialect == "jdbc"]
         found = (driver(_DRIVEN_BY.get(source.dialect, source.url)) for source in read)
         return {coordinate for coordinate in found if coordinate}
+
+    def _secret_keys(self) -> Iterator[str]:
+        """What Spark's settings are called that were given by reference. Raises `Misconfigured` for one that would be
+        on a command line."""
+        for key, value in self.config.spark.conf.items():
+            if isinstance(value, Secret):
+                if key in AT_LAUNCH:
+                    raise Misconfigured(
+                        f"The Spark setting {key} stands on a command line, which everybody on the machine can read. "
+                        "Write it in the open, without a secret in it."
+                    )
+                yield key
+        for sink in self.config.sinks.values():
+            if not isinstance(sink, FileSink):
+                for key, value in sink.properties.items():
+                    if isinstance(value, Secret) or is_reference(value):
+                        yield f"{catalog_prefix(sink.catalog)}.{key}"
 
     def _revealed(self, properties: Mapping[str, str | Secret]) -> dict[str, str]:
         return {

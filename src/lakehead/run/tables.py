@@ -16,11 +16,12 @@ from lakehead.ids import RandomIds
 from lakehead.run.environment import (
     ENVIRONMENT,
     catalog_properties,
+    is_reference,
     spark_settings,
     state_password,
     store_settings,
 )
-from lakehead.spark.settings import EMBEDDED, Properties, embedded_catalog
+from lakehead.spark.settings import EMBEDDED, Properties, catalog_prefix, embedded_catalog
 from lakehead.storage.opening import open_store
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ class Chosen:
 
     table: str
     catalog: str
-    properties: Properties
+    properties: Properties = field(repr=False)
+    secret_keys: frozenset[str] = frozenset()
+    """Of Spark's settings, those that came by reference."""
+
     state: str | None = None
     password: str | None = field(default=None, repr=False)
     """Of the state's user."""
@@ -129,7 +133,10 @@ class Chosen:
         from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see `open`
 
         settings = replace(
-            spark_settings(), app_name=f"lakehead {self.table}", catalogs={self.catalog: self.properties}
+            spark_settings(),
+            app_name=f"lakehead {self.table}",
+            catalogs={self.catalog: self.properties},
+            secret_keys=self.secret_keys,
         )
         session = build_session(settings, say=lambda what: typer.echo(f"… {what}", err=True))
         try:
@@ -182,6 +189,7 @@ def _configured(table: str, file: Path) -> Chosen:
         table,
         catalogs[table],
         wiring.catalogs[catalogs[table]],
+        wiring.spark_settings.secret_keys,
         state=wiring.config.runtime.state.url,
         password=wiring.state_password,
         ledger=wiring.ledger_url,
@@ -209,7 +217,8 @@ def _in_catalog(table: str, lakehouse: Path | None, catalog: str | None, propert
         if not key or not found:
             raise Misconfigured(f"The catalog property {key!r} must be written as KEY=VALUE.")
         pairs[key] = value
-    return Chosen(table, catalog, catalog_properties(pairs))
+    secret = frozenset(f"{catalog_prefix(catalog)}.{key}" for key, value in pairs.items() if is_reference(value))
+    return Chosen(table, catalog, catalog_properties(pairs), secret)
 
 
 def open_state(url: str, password: str | None) -> "State":

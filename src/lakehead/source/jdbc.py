@@ -13,12 +13,15 @@ import pyarrow as pa
 
 from lakehead.errors import Misconfigured
 from lakehead.source.port import Column, ReadPart, schema_of
+from lakehead.source.postgresql_session import no_timeouts
 from lakehead.source.settings import READER, SourceSettings
 from lakehead.source.values import exact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MARIADB = "jdbc:mariadb:"
+"""Under this scheme Spark quotes names by double quotes, which the server takes for texts unless it is told."""
 FETCH_ROWS = 10_000
 """Rows for each trip to the server. With 0, PostgreSQL's driver would hold the whole result."""
 
@@ -45,8 +48,8 @@ def frame(session: "SparkSession", parts: Sequence[ReadPart], *, fetch_rows: int
 
 
 def address(settings: SourceSettings) -> str:
-    """The JDBC URL of a source, without user and password."""
-    place = f"{settings.host}{f':{settings.port}' if settings.port else ''}/{settings.database}"
+    """The JDBC URL of a source, without user, password and other secrets."""
+    place = f"{settings.authority}/{settings.database}"
     match settings.kind:
         case "postgresql":
             given = {"connectTimeout": settings.connect_timeout, "ApplicationName": READER, **dict(settings.options)}
@@ -73,7 +76,8 @@ def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame
         "sessionInitStatement": _session(part),
         "customSchema": _all_text(part.columns) if settings.kind == "sqlite" else None,
     }
-    given = {name: value for name, value in options.items() if value is not None}
+    # Not in the URL, which a driver's or Spark's words may repeat.
+    given = {**dict(settings.secret_options), **{name: value for name, value in options.items() if value is not None}}
     return session.read.format("jdbc").options(**given).load()
 
 
@@ -92,10 +96,12 @@ def _session(part: ReadPart) -> str | None:
             shared = f"; SET TRANSACTION SNAPSHOT '{part.snapshot}'" if part.snapshot else ""
             return (
                 f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY{shared}; SET LOCAL TIME ZONE 'UTC'; "
-                "SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres'"
+                f"SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres'; {no_timeouts(local=True)}"
             )
         case "mysql":
             return "SET time_zone = '+00:00', sql_mode = 'ANSI_QUOTES', NAMES utf8mb4"
+        case "jdbc" if part.settings.database.startswith(MARIADB):
+            return "SET sql_mode = concat(@@sql_mode, ',ANSI_QUOTES')"
         case _:
             return None
 

@@ -38,8 +38,11 @@ class SourceSettings:
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Settings of the driver, such as `sslmode`, that stood behind the `?`."""
+
+    secret_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the driver that nobody may see, such as `sslpassword`."""
 
     connect_timeout: int = 10
     """Seconds to wait for a server to answer a new connection."""
@@ -91,22 +94,27 @@ class SourceSettings:
             case "jdbc":
                 return self.database.partition("?")[0].partition(";")[0]
             case _:
-                return f"{self.kind}://{self.host}{f':{self.port}' if self.port else ''}/{self.database}"
+                return f"{self.kind}://{self.authority}/{self.database}"
+
+    @property
+    def authority(self) -> str:
+        """Host and port as URLs write them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.port else host
 
     def url(self, **more: str) -> str:
         """The URL as drivers want it, with the secret in it and more options: never to be said aloud."""
         user = quote(self.user or "", safe="")
         secret = f":{quote(self.password, safe='')}" if self.password is not None else ""
-        given = {**more, **dict(self.options)}
+        given = {**more, **dict(self.options), **dict(self.secret_options)}
         options = f"?{urlencode(given, quote_via=quote)}" if given else ""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = f":{self.port}" if self.port else ""
-        return f"{self.kind}://{user}{secret}@{host}{port}/{quote(self.database, safe='')}{options}"
+        return f"{self.kind}://{user}{secret}@{self.authority}/{quote(self.database, safe='')}{options}"
 
     def scrubbed(self, text: str) -> str:
-        """A driver's words, without the password should they hold it."""
-        for secret in (self.password, quote(self.password, safe="") if self.password else None):
-            text = text.replace(secret, "***") if secret else text
+        """A driver's words, without the password and other secrets should they hold them."""
+        for secret in (self.password, *(value for _, value in self.secret_options)):
+            for spelled in (secret, quote(secret, safe="")) if secret else ():
+                text = text.replace(spelled, "***")
         return text
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from lakehead.spark.archive import use
-from lakehead.spark.settings import SparkSettings
+from lakehead.spark.settings import SparkSettings, catalog_prefix
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -17,6 +17,11 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTORS_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 DRIVER_MEMORY = "spark.driver.memory"
 LIBRARY_PATH = "spark.driver.extraLibraryPath"
+REDACTED = "spark.redaction.regex"
+HADOOP = "spark.hadoop."
+
+# Spark's own does not know Iceberg's and the clouds' words.
+_HIDDEN = "(?i)secret|password|passphrase|token|credential|(access|account|private|shared|api)[._-]?key"
 
 # Joined with ours where somebody sets them too, instead of replacing ours.
 _JOINED = {
@@ -25,8 +30,10 @@ _JOINED = {
     EXECUTORS_JAVA_OPTIONS: " ",
     "spark.jars": ",",
     "spark.sql.extensions": ",",
+    REDACTED: "|",
 }
-_AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, DRIVER_MEMORY, LIBRARY_PATH, "spark.master")
+AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, DRIVER_MEMORY, LIBRARY_PATH, "spark.master")
+"""What stands on the command line of the JVM, which everybody on the machine can read."""
 
 
 def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | None) -> dict[str, str]:
@@ -45,6 +52,7 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": EXTENSIONS,
+        REDACTED: "|".join([_HIDDEN, *map(_exactly, sorted(settings.secret_keys))]),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what every reader of Parquet knows
     }
     if settings.is_local:
@@ -58,7 +66,7 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
     else:
         conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
     for name, properties in settings.all_catalogs.items():
-        prefix = f"spark.sql.catalog.{name}"
+        prefix = catalog_prefix(name)
         conf[prefix] = CATALOG
         conf[f"{prefix}.cache-enabled"] = "false"  # or a session goes on with a head that others have moved
         conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
@@ -69,12 +77,18 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
 
 def launch_conf(conf: dict[str, str]) -> dict[str, str]:
     """The part that the JVM must know when it starts. It stands on a command line: nothing secret is in it."""
-    return {key: conf[key] for key in _AT_LAUNCH if key in conf}
+    return {key: conf[key] for key in AT_LAUNCH if key in conf}
 
 
 def _java_options(archive: Path | None) -> str:
     quiet = f'-Duser.timezone=UTC -Dlog4j2.configurationFile="{files("lakehead.spark") / "log4j2.properties"}"'
     return f"{quiet} {use(archive)}" if archive else quiet
+
+
+def _exactly(key: str) -> str:
+    """What matches a setting alone; Hadoop's are also shown without what Spark puts before them."""
+    bare = key.removeprefix(HADOOP)
+    return f"^{f'({re.escape(HADOOP)})?' if bare != key else ''}{re.escape(bare)}$"
 
 
 def _cores(master: str) -> int:

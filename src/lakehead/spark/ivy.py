@@ -79,7 +79,7 @@ def fetch(coordinates: Sequence[Coordinate], repositories: Sequence[str], java: 
         )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(
-            f"The jars did not arrive from {_join(repositories)} within {FETCH_SECONDS} s. {OFFLINE}"
+            f"The jars did not arrive from {_said(repositories)} within {FETCH_SECONDS} s. {OFFLINE}"
         ) from error
     finally:
         module.unlink()
@@ -95,9 +95,9 @@ def failure(
     names = [":".join(found) for found in [*_NOT_FOUND.findall(printed), *_NOT_FETCHED.findall(printed)]]
     missing = _join(dict.fromkeys(names)) or _join(coordinates)
     if _NO_ANSWER.search(printed):
-        return Unavailable(f"{missing} could not be fetched: {_join(repositories)} cannot be reached. {OFFLINE}")
+        return Unavailable(f"{missing} could not be fetched: {_said(repositories)} cannot be reached. {OFFLINE}")
     return Misconfigured(
-        f"{missing} could not be fetched from {_join(repositories)}. Check the coordinate's spelling and version, or "
+        f"{missing} could not be fetched from {_said(repositories)}. Check the coordinate's spelling and version, or "
         f"set the repository that has it. {OFFLINE}"
     )
 
@@ -135,6 +135,11 @@ def _ivy_jar() -> Path:
     if not found:
         raise Misconfigured("This PySpark comes without Ivy, which fetches jars. Set the jar folder (LAKEHEAD_JARS).")
     return found[-1]
+
+
+def _said(repositories: Iterable[str]) -> str:
+    """The repositories without the user and the password that an address may hold."""
+    return _join(re.sub("//[^/]*@", "//", url) for url in repositories)
 
 
 def _join(things: Iterable[object]) -> str:

@@ -38,8 +38,9 @@ class SparkSettings:
     """Maven coordinates (`group:artifact:version`) besides those that the catalogs need. One that names the artifact of
     a needed one replaces it. Default: none."""
 
-    repositories: tuple[str, ...] = (CENTRAL,)
-    """Addresses of Maven repositories, asked in this order, or the words `Maven Central`."""
+    repositories: tuple[str, ...] = field(default=(CENTRAL,), repr=False)
+    """Addresses of Maven repositories, asked in this order, or the words `Maven Central`. Not in `repr`: an address may
+    hold a password."""
 
     jar_folder: Path | None = None
     """A folder that holds every jar that is needed: then nothing is fetched. Default: none, jars are fetched once."""
@@ -70,7 +71,11 @@ class SparkSettings:
     """Whether Spark's web pages are served while the session lives. Default: no."""
 
     conf: Properties = field(default_factory=dict, repr=False)
-    """Any other Spark setting. It wins over ours; class paths, Java options and extensions are added to ours."""
+    """Any other Spark setting. It wins over ours; class paths, Java options, extensions and what Spark is not to show
+    are added to ours."""
+
+    secret_keys: frozenset[str] = frozenset()
+    """Settings of the session whose values Spark must not show, besides those whose names speak of a secret."""
 
     def __post_init__(self) -> None:
         for name in self.catalogs:
@@ -89,6 +94,11 @@ class SparkSettings:
     def all_catalogs(self) -> Mapping[str, Properties]:
         """The catalogs that the session will know: those given, or the embedded one."""
         return self.catalogs or {EMBEDDED: embedded_catalog(self.lakehouse)}
+
+
+def catalog_prefix(name: str) -> str:
+    """What the settings of a catalog begin with, but for a dot."""
+    return f"spark.sql.catalog.{name}"
 
 
 def embedded_catalog(folder: Path) -> dict[str, str]:

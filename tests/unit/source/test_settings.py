@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lakehead.errors import Misconfigured
+from lakehead.source.jdbc import address
 from lakehead.source.settings import SourceSettings
 
 CANARY = "c4nary/p:w@d#%"
@@ -94,3 +95,13 @@ def test_a_missing_driver_is_one_sentence() -> None:
     ).stdout
 
     assert "Install lakehead[postgresql]" in told
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_an_address_of_ipv6_stands_in_brackets_for_every_reader(kind: str) -> None:
+    settings = SourceSettings.parse(f"{kind}://me@[2001:db8::7]:5433/shop")
+
+    assert settings.host == "2001:db8::7"
+    assert settings.url() == f"{kind}://me@[2001:db8::7]:5433/shop"
+    assert str(settings) == f"{kind}://[2001:db8::7]:5433/shop"
+    assert address(settings).startswith(f"jdbc:{kind}://[2001:db8::7]:5433/shop?")

@@ -1,0 +1,180 @@
+"""No secret of a configuration is where somebody may see it: one canary for each, looked for everywhere."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakehead.buffer.config import ObjectStoreConfig
+from lakehead.errors import Misconfigured
+from lakehead.run.config.config import Config
+from lakehead.run.environment import store_settings
+from lakehead.run.revealed import Revealed
+from lakehead.run.tables import chosen
+from lakehead.run.wiring import Wiring
+from lakehead.source.jdbc import address
+from lakehead.source.port import Column, ReadPart
+from lakehead.spark.conf import launch_conf, session_conf
+from lakehead.spark.ivy import failure
+from lakehead.state.opening import StateSettings
+
+CANARY = "c4nary"
+ENVIRONMENT = {
+    name: f"{CANARY}-{name.lower()}"
+    for name in (
+        "SOURCE_PASSWORD",
+        "KEY_PASSWORD",
+        "CATALOG_CREDENTIAL",
+        "CATALOG_OTHER",
+        "SPARK_PHRASE",
+        "STATE_PASSWORD",
+        "WEBHOOK",
+        "LAKEHEAD_STATE_PASSWORD",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "UNRELATED",
+    )
+} | {"LAKEHEAD_REPOSITORIES": f"https://me:{CANARY}-repository@jars.example/maven"}
+
+
+def config(tmp_path: Path, **spark: Any) -> Config:
+    """A configuration with a secret in every place that can have one."""
+    (tmp_path / "secret").write_text(f"{CANARY}-in-a-file\n")
+    return Config.model_validate(
+        {
+            "runtime": {
+                "raw_root": "raw",
+                "state": {"url": "postgresql://me@db/state", "password": {"env": "STATE_PASSWORD"}},
+                "ledger": {"url": "s3://bucket/ledger"},
+                "notifications": {"webhook": {"env": "WEBHOOK"}},
+            },
+            "sources": {
+                "shop": {
+                    "dialect": "postgresql",
+                    "url": "postgresql://me@db/shop",
+                    "password": {"env": "SOURCE_PASSWORD"},
+                    "properties": {"sslpassword": {"env": "KEY_PASSWORD"}, "passfile": {"file": f"{tmp_path}/secret"}},
+                }
+            },
+            "sinks": {
+                "lake": {
+                    "type": "iceberg",
+                    "properties": {
+                        "type": "rest",
+                        "uri": "https://catalog.example",
+                        "warehouse": "s3://bucket",
+                        "credential": {"env": "CATALOG_CREDENTIAL"},
+                        "header.x-other": {"env": "CATALOG_OTHER"},
+                    },
+                }
+            },
+            "spark": {"conf": {"spark.hadoop.phrase": {"env": "SPARK_PHRASE"}}, **spark},
+            "tables": [{"table": "orders", "mode": "full"}],
+        }
+    )
+
+
+def test_no_repr_and_no_text_of_a_setting_holds_a_secret(tmp_path: Path) -> None:
+    wiring = Wiring(config(tmp_path), ENVIRONMENT)
+    source = wiring.source_settings(wiring.config.sources["shop"])
+    part = ReadPart(
+        settings=source,
+        table="orders",
+        columns=(Column(name="id", declared="int", arrow=pa.int32()),),
+        relation="orders",
+        where="",
+    )
+    store = store_settings("s3://bucket/ledger", ENVIRONMENT)
+    state = StateSettings(password=wiring.state_password)
+    held = [
+        *(wiring, wiring.config, wiring.spark_settings, source, part, store, state),
+        Revealed(wiring.config, ENVIRONMENT),
+        ObjectStoreConfig(url="s3://bucket/queue", settings=store),
+        chosen("a.b", None, "lake", ["type=rest", f"credential={CANARY}", "s3.secret-access-key=c4nary"]),
+    ]
+
+    assert (source.password, state.password) == (f"{CANARY}-source_password", f"{CANARY}-state_password")
+    assert dict(source.secret_options) == {"sslpassword": f"{CANARY}-key_password", "passfile": f"{CANARY}-in-a-file"}
+    assert store.credentials["secret_access_key"] == f"{CANARY}-aws_secret_access_key"
+    for each in held:
+        assert CANARY not in f"{each!r} {each}", type(each)
+
+
+def test_a_drivers_words_are_said_without_any_secret_of_the_source(tmp_path: Path) -> None:
+    revealed = Revealed(config(tmp_path), ENVIRONMENT)
+    source = revealed.source_settings(revealed.config.sources["shop"])
+
+    assert CANARY not in source.scrubbed(f"failed: {source.url()} {dict(source.secret_options)}")
+
+
+def test_a_jdbc_url_holds_no_secret_of_the_source(tmp_path: Path) -> None:
+    revealed = Revealed(config(tmp_path), ENVIRONMENT)
+
+    assert CANARY not in address(revealed.source_settings(revealed.config.sources["shop"]))
+
+
+def test_spark_is_told_to_show_no_secret_and_none_is_on_a_command_line(tmp_path: Path) -> None:
+    conf = session_conf(Revealed(config(tmp_path), ENVIRONMENT).spark_settings, [], None)
+    # As Spark keeps them, and as Hadoop has them from Spark.
+    named = {**conf, **{key.removeprefix("spark.hadoop."): value for key, value in conf.items()}}
+    shown = {key: value for key, value in named.items() if not re.search(conf["spark.redaction.regex"], key)}
+
+    assert {ENVIRONMENT[name] for name in ("CATALOG_CREDENTIAL", "CATALOG_OTHER", "SPARK_PHRASE")} <= {*conf.values()}
+    assert CANARY not in str(shown)
+    assert CANARY not in str(launch_conf(conf))
+    assert {"spark.master", "spark.sql.catalog.lake.uri", "spark.sql.session.timeZone"} <= {*shown}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.sql.catalog.lake.credential",
+        "spark.sql.catalog.lake.oauth2.token",
+        "spark.sql.catalog.lake.jdbc.password",
+        "spark.sql.catalog.lake.s3.access-key-id",
+        "spark.sql.catalog.lake.s3.secret-access-key",
+        "spark.sql.catalog.lake.s3.session-token",
+        "spark.sql.catalog.lake.adls.auth.shared-key.account.key",
+        "spark.sql.catalog.lake.adls.sas-token.account",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.azure.account.key.account.dfs.core.windows.net",
+        "spark.ssl.keyPassword",
+    ],
+)
+def test_spark_shows_no_setting_whose_name_speaks_of_a_secret(key: str, tmp_path: Path) -> None:
+    given = session_conf(Revealed(config(tmp_path), ENVIRONMENT).spark_settings, [], None)["spark.redaction.regex"]
+
+    assert re.search(given, key)
+
+
+def test_what_somebody_else_wants_spark_to_hide_is_hidden_too(tmp_path: Path) -> None:
+    revealed = Revealed(config(tmp_path, conf={"spark.redaction.regex": "(?i)harmless"}), ENVIRONMENT)
+    given = session_conf(revealed.spark_settings, [], None)["spark.redaction.regex"]
+
+    assert given.endswith("|(?i)harmless")
+    assert given.startswith("(?i)secret|")
+
+
+def test_a_secret_in_what_the_jvm_is_started_with_is_refused(tmp_path: Path) -> None:
+    options = {"spark.driver.extraJavaOptions": {"env": "SPARK_PHRASE"}}
+
+    with pytest.raises(Misconfigured, match=r"extraJavaOptions stands on a command line") as refused:
+        Revealed(config(tmp_path, conf=options), ENVIRONMENT).check()
+    assert CANARY not in str(refused.value)
+
+
+def test_jars_that_cannot_be_fetched_are_told_without_the_repositorys_password(tmp_path: Path) -> None:
+    repositories = Revealed(config(tmp_path), ENVIRONMENT).spark_settings.repositories
+
+    assert repositories == (ENVIRONMENT["LAKEHEAD_REPOSITORIES"],)
+    assert "from https://jars.example/maven." in str(failure("", [], repositories))
+
+
+def test_looking_a_secret_up_says_nothing_to_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        Revealed(config(tmp_path), ENVIRONMENT).check()
+
+    assert CANARY not in caplog.text
