@@ -66,6 +66,28 @@ def test_a_part_of_mysql_is_never_larger_than_can_be_held(mysql: Database) -> No
     assert len(few) == 1
 
 
+@pytest.mark.parametrize("kind", ["view", "table", "few large rows"])
+def test_a_part_of_mysql_is_bounded_without_statistics_too(mysql: Database, kind: str) -> None:
+    name, rows, size = mysql.name(), *((50, 200_000) if kind == "few large rows" else (2_000, 5_000))
+    mysql.run(
+        f"CREATE TABLE {name} (id bigint PRIMARY KEY, v longtext) ENGINE=InnoDB STATS_PERSISTENT=1 STATS_AUTO_RECALC=0"
+    )
+    mysql.run(f"INSERT INTO {name} SELECT seq, repeat('x', {size}) FROM seq_1_to_{rows}")
+    if kind == "view":
+        mysql.run(f"CREATE VIEW v{name} AS SELECT * FROM {name}")
+    table = mysql.table(f"v{name}" if kind == "view" else name)
+    assert (table.estimated_bytes or 0) < 20_000, "the server does not know"
+    mysql.source.settings = replace(mysql.settings, part_bytes=1 << 20)
+    try:
+        parts = mysql.source.parts(Query(table=table), 1)
+    finally:
+        mysql.source.settings = mysql.settings
+
+    read = [rows_of(part) for part in parts]
+    assert sum(part.num_rows for part in read) == rows
+    assert max(part.nbytes for part in read) < 2 << 20
+
+
 def test_parts_cover_every_row_exactly_once_and_travel(database: Database) -> None:
     query = Query(table=database.table(skewed(database, 2_000)))
 

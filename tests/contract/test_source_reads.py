@@ -2,6 +2,8 @@
 
 # ruff: noqa: S608, DTZ001 - tests write their SQL in place, about tables of their own, and of moments without a zone
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -12,8 +14,8 @@ from lakehead.source.errors import NotExact
 from lakehead.source.filters import parse_filter
 from lakehead.source.opening import open_source
 from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, TableName, Window
-from lakehead.source.settings import SourceSettings
-from tests.contract.source_scene import Database, all_rows
+from lakehead.source.settings import READER, SourceSettings
+from tests.contract.source_scene import Database, all_rows, rows_of
 from tests.servers.postgres import Postgres
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
@@ -120,6 +122,54 @@ def test_an_open_transaction_holds_back_what_may_be_taken_as_committed(
         late.execute("ROLLBACK")
         with postgresql.source.snapshot():
             assert postgresql.source.open_transactions() == OpenTransactions()
+
+
+TIMEOUTS = {
+    16: ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"),
+    18: ("transaction_timeout",),
+}
+
+
+@pytest.fixture(params=TIMEOUTS)
+def hasty(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, str]]:
+    """A server whose databases end every session that lasts for more than a second, and a view that takes longer."""
+    server: Postgres = request.getfixturevalue("postgres") if request.param == 16 else Postgres(request.param)
+    try:
+        if request.param != 16:
+            server.start()
+        url = server.database()
+        database = url.rpartition("/")[2]
+        with server.connect(database) as connection:
+            connection.execute(
+                "CREATE VIEW slow AS SELECT id, pg_sleep(0.75) IS NULL AS late FROM (VALUES (1), (2)) v(id)"
+            )
+            for timeout in TIMEOUTS[request.param]:
+                connection.execute(f"ALTER DATABASE \"{database}\" SET {timeout} = '1s'".encode())
+        yield server, url
+    finally:
+        if request.param != 16:
+            server.stop()
+
+
+def test_timeouts_of_a_role_or_database_end_neither_a_snapshot_nor_a_read_in_it(hasty: tuple[Postgres, str]) -> None:
+    server, url = hasty
+    source = open_source(SourceSettings.parse(url))
+    ours = (
+        "SELECT count(*) FILTER (WHERE backend_xmin IS NOT NULL), min(clock_timestamp() - state_change) FROM "
+        f"pg_stat_activity WHERE datname = '{source.settings.database}' AND application_name = '{READER}'"
+    )
+    try:
+        with source.snapshot() as snapshot, server.connect() as other:
+            holders, idle = 1, timedelta()
+            while holders and idle < timedelta(seconds=1.5):  # until it has ended, or has lasted longer than it may
+                [(holders, least)] = other.execute(ours.encode()).fetchall()
+                idle = least or idle
+                time.sleep(0.05)  # how often is asked; nothing depends on it
+            parts = source.parts(Query(table=source.catalogue(TableName("slow"))), 1, snapshot)
+
+            assert rows_of(parts[0])["id"].to_pylist() == [1, 2]
+    finally:
+        source.close()
 
 
 def test_a_server_that_does_not_tell_of_open_transactions_says_so(

@@ -123,6 +123,18 @@ def test_numbers_have_no_lag(scene: Scene) -> None:
     assert lake_rows(scene, f"mirror.{table}") == [(1, 5, "x")]
 
 
+@ONE_SERVER
+def test_a_tables_lag_on_a_column_without_seconds_is_refused_before_anything_is_read(scene: Scene) -> None:
+    tables = {kind: make(scene, f"id bigint, at {kind}, v text") for kind in ("bigint", "numeric(9,2)", "text")}
+
+    ran = scene.run(*(scd1(table, lag_seconds=60) for table in tables.values()))
+
+    for kind, table in tables.items():
+        assert f"lag_seconds is 60, and column 'at' of type {kind}" in ran.errors[table].replace(" varying", "")
+        assert "has no seconds. Take lag_seconds out" in ran.errors[table]
+        assert not scene.pipeline.exists(f"raw.{table}")
+
+
 # --- append
 
 

@@ -137,6 +137,34 @@ def test_rows_without_a_key_are_counted_and_kept_as_is_said(kept: Kept, rule: st
     assert [v for (v,) in kept.rows("mirror", name, "v")] == (["x"] if rule == "exclude" else ["x", "y"])
 
 
+@FILES_IN_SOAK
+@pytest.mark.parametrize("mode", ["full", "scd1", "append"])
+def test_keys_in_another_case_are_the_columns_keys(kept: Kept, mode: str) -> None:
+    name = kept.scene.name()
+    kept.scene.sql(
+        f"CREATE TABLE {name} (Id integer, at integer, v text)",
+        f"INSERT INTO {name} VALUES (1, 1, 'x'), (2, 1, 'x'), (NULL, 1, 'x')",
+    )
+    rule = "include" if mode == "append" else "exclude"
+    increments = {} if mode == "full" else {"incremental_column": "AT"}
+    table = {"table": name, "mode": mode, "primary_keys": ["iD"], "null_keys": rule, **increments}
+
+    first = kept.run(table)
+    kept.scene.sql(f"INSERT INTO {name} VALUES (1, 2, 'new')")
+    second = kept.run(table, load_date=NEXT_DAY)
+
+    assert first.errors == second.errors == {}
+    raw = [event.detail["null_keys"] for event in first.of(PhaseMarked) if event.phase == "raw"]
+    assert raw == [{"Id": 1}]
+    place = {"full": "final", "scd1": "mirror", "append": "raw"}[mode]
+    wanted = {
+        "full": [(1, "new"), (1, "x"), (2, "x")],
+        "scd1": [(1, "new"), (2, "x")],
+        "append": [(-1, "x"), (1, "new"), (1, "x"), (2, "x")],
+    }
+    assert kept.rows(place, name, "coalesce(id, -1)", "v") == wanted[mode]
+
+
 def test_append_adds_what_is_new(kept: Kept) -> None:
     name = numbers(kept, 1, 2)
     table = {"table": name, "mode": "append", "incremental_column": "at"}

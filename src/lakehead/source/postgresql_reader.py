@@ -6,6 +6,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from lakehead.source.port import ReadPart
+from lakehead.source.postgresql_session import no_timeouts
 from lakehead.source.sentences import told
 from lakehead.source.settings import READER
 from lakehead.source.values import exact
@@ -36,6 +37,7 @@ def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
                 cursor.execute(f"SET TRANSACTION SNAPSHOT '{_snapshot(part.snapshot)}'")
             for statement in _SESSION:
                 cursor.execute(statement)
+            cursor.execute(no_timeouts(local=True))
             cursor.execute(part.sql())
             with closing(cursor.fetch_record_batch()) as reader:
                 for batch in reader:

@@ -16,6 +16,8 @@ from lakehead.state.model import Value
 
 SAMPLE = 20_000
 """About how many values show where a query is cut."""
+_VALUE_BYTES = 8
+"""What a value takes beside its own bytes."""
 _PER_PART = 100
 """Below so many rows a part is not worth a task."""
 _PARTS = 10_000
@@ -57,6 +59,16 @@ def count(source: Asker, query: Query) -> int:
     return int(source.rows(_select("count(*)", query.table, where_of(source, query)))[0][0])
 
 
+def row_bytes(source: Asker, query: Query, first: int | None = None) -> int:
+    """How many bytes a row of the query has on average, as a reader gets it; at least 1. All rows are looked at, or
+    only so many, as the server gives them."""
+    columns = query.table.readable(query.columns)
+    sizes = " + ".join(f"coalesce(octet_length({column.expression}), 0)" for column in columns)
+    measured = _select(f"{sizes} AS size", query.table, where_of(source, query)) + (f" LIMIT {first}" if first else "")
+    [(average,)] = source.rows(f"SELECT avg(size) FROM ({measured}) AS measured")  # noqa: S608 - as above
+    return int(average or 0) + _VALUE_BYTES * len(columns)
+
+
 def bounds(source: Asker, query: Query, name: str) -> tuple[Value, Value] | None:
     """The least and the greatest value of a column, none if it has none."""
     column = query.table.column(name)
@@ -95,8 +107,8 @@ def key_ranges(
     most; with `largest`, a query is not parted if one part would be so many times what it should be.
     """
     rows = count(source, query)
-    number = max(number, -(-rows // part_rows)) if part_rows else number
-    number = min(number, max(1, rows // _PER_PART), _PARTS)
+    number = min(number, max(1, rows // _PER_PART))
+    number = min(max(number, -(-rows // part_rows)) if part_rows else number, _PARTS)
     if number == 1:
         return [""]
     best: tuple[Column, Cut] | None = None
