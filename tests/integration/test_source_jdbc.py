@@ -2,6 +2,7 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -14,13 +15,16 @@ from pyspark.sql import SparkSession
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.run.environment import spark_settings
 from lakehead.source.errors import NotExact
+from lakehead.source.filters import parse_filter
 from lakehead.source.jdbc import frame
+from lakehead.source.jdbc_source import JdbcSource
 from lakehead.source.opening import open_source
 from lakehead.source.port import EVERY_REFUSED, Overrides, Query, TableName
 from lakehead.source.reading import read
 from lakehead.source.settings import SourceSettings
 from tests.contract.source_scene import Database, all_rows
 from tests.contract.source_values import MYSQL, MYSQL_REFUSED, POSTGRESQL, POSTGRESQL_REFUSED, SQLITE, SQLITE_REFUSED
+from tests.servers.postgres import Postgres
 from tests.support.spark import shared_session
 
 pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
@@ -102,6 +106,21 @@ def test_parts_by_jdbc_see_one_snapshot(postgresql: Database, spark: SparkSessio
     assert set(read["v"].to_pylist()) == {0}
 
 
+def test_timeouts_of_a_database_do_not_end_a_read_by_jdbc(postgres: Postgres, spark: SparkSession) -> None:
+    url = postgres.database()
+    with postgres.connect(url.rpartition("/")[2]) as connection:
+        connection.execute("CREATE VIEW slow AS SELECT id, pg_sleep(0.75) IS NULL AS late FROM (VALUES (1), (2)) v(id)")
+        connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET statement_timeout = '1s'".encode())
+    source = open_source(SourceSettings.parse(url))
+    try:
+        with source.snapshot() as snapshot:
+            parts = source.parts(Query(table=source.catalogue(TableName("slow"))), 1, snapshot)
+
+            assert frame(spark, parts).count() == 2
+    finally:
+        source.close()
+
+
 def test_a_value_that_cannot_be_carried_stops_a_read_by_jdbc_too(postgresql: Database, spark: SparkSession) -> None:
     name = postgresql.name()
     postgresql.run(f"CREATE TABLE {name} (at timestamp)")
@@ -145,6 +164,51 @@ def test_a_database_that_is_only_known_by_its_jdbc_url_is_read_whole(postgresql:
         }
     finally:
         source.close()
+
+
+@pytest.fixture
+def by_mariadb_driver(mysql: Database, spark: SparkSession) -> Iterator[JdbcSource]:
+    """The database of the MySQL source, known only by its JDBC URL."""
+    known = mysql.settings
+    url = f"jdbc:mariadb://{known.host}:{known.port}/{known.database}"
+    source = JdbcSource(SourceSettings.parse(url, user=known.user, password=known.password), spark)
+    yield source
+    source.close()
+
+
+@pytest.mark.parametrize("written", ["id < 5", "`id` < 5", 'id < 5 AND status = "it\'s"', "`a b` = 'x' AND id < 5"])
+def test_a_filter_by_jdbc_is_written_in_the_sql_of_its_server(
+    mysql: Database, spark: SparkSession, by_mariadb_driver: JdbcSource, written: str
+) -> None:
+    name = mysql.name()
+    mysql.run(f"CREATE TABLE {name} (id integer PRIMARY KEY, status varchar(9), `a b` varchar(9))")
+    mysql.run(f"INSERT INTO {name} SELECT seq, 'it\\'s', 'x' FROM seq_1_to_9")
+    table = by_mariadb_driver.catalogue(TableName(name))
+
+    query = Query(table=table, filter=parse_filter(written, table, by_mariadb_driver.dialect))
+    rows = frame(spark, by_mariadb_driver.parts(query, 1)).toArrow().sort_by("id")
+
+    assert rows.to_pylist() == [{"id": number, "status": "it's", "a b": "x"} for number in range(1, 5)]
+    assert by_mariadb_driver.count(query) == 4
+
+
+def test_a_server_that_takes_sparks_quotes_for_texts_is_refused_and_one_that_does_not_is_read(
+    by_mariadb_driver: JdbcSource,
+) -> None:
+    by_mariadb_driver.settings = replace(by_mariadb_driver.settings, database="jdbc:unheardof:x")
+    by_mariadb_driver._check_quotes("c0")  # without any
+
+    with pytest.raises(Misconfigured, match=r"Spark writes \"c0\" for a column, and its driver `c0`"):
+        by_mariadb_driver._check_quotes('"c0"')
+
+
+def test_a_filter_by_jdbc_is_refused_where_the_sql_of_the_server_is_not_known(by_mariadb_driver: JdbcSource) -> None:
+    by_mariadb_driver.settings = replace(by_mariadb_driver.settings, database="jdbc:unheardof:x")
+
+    with pytest.raises(
+        Misconfigured, match=r"How jdbc:unheardof:x writes a filter is not known\. Take source_filter out"
+    ):
+        _ = by_mariadb_driver.dialect
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class ExecutionContext:
         for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
             info.column(name)
         written = self.table.source_filter
-        return info, parse_filter(written, info, source.settings.kind) if written else None
+        return info, parse_filter(written, info, source.dialect) if written else None
 
     def progress(self, step: str, *, slice: int | None = None, slices: int | None = None) -> None:  # noqa: A002 - the event's word
         """Tell what is being done."""

@@ -40,6 +40,7 @@ def parse_filter(text: str, table: TableInfo, kind: str, *, qualifier: str | Non
     qualifier, every column is written with it."""
     dialect = _DIALECTS[kind]
     condition = _only_condition(_statement(text, dialect), text)
+    _check_texts(text, dialect, table)
     for node in condition.walk():
         if node.comments:
             raise _refused(text, "it has a comment in it")
@@ -67,6 +68,17 @@ def _statement(text: str, dialect: str) -> exp.Expr:
     if len(parsed) != 1 or any(token.token_type.name == "SEMICOLON" for token in tokens):
         raise _refused(text, "it is more than one statement")
     return parsed[0]
+
+
+def _check_texts(text: str, dialect: str, table: TableInfo) -> None:
+    """Raise for a column in double quotes where these make a text: such a condition compares no column at all."""
+    columns = {column.name.lower(): column.name for column in table.columns}
+    for token in sqlglot.tokenize(text, read=dialect):
+        meant = columns.get(token.text.lower())
+        if token.token_type.name == "STRING" and text[token.start] == '"' and meant is not None:
+            raise _refused(
+                text, f"\"{token.text}\" is a text there, and a column has this name: write `{meant}` or '{token.text}'"
+            )
 
 
 def _only_condition(statement: exp.Expr, text: str) -> exp.Expr:

@@ -5,7 +5,7 @@ Its clock, its literals and its snapshots are not known, so there is nothing inc
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.source import questions
 from lakehead.source.errors import SourceFailed
+from lakehead.source.jdbc import MARIADB
 from lakehead.source.port import (
     EVERY_REFUSED,
     Capabilities,
@@ -51,6 +52,8 @@ _EXACT = {
     91: pa.date32(),
     93: pa.timestamp("us"),
 }
+_DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+"""The SQL of servers that are known by the beginning of their URL."""
 _DECIMALS, _MOMENT = (2, 3), 93
 _SHORT = {*_DECIMALS, 92, 93, 2013, 2014, 1111}
 """Numbers, times, moments and what the driver has no word for: their text fits what they are cast to."""
@@ -71,6 +74,19 @@ class JdbcSource:
         with self._told():
             self._connection = jvm.java.sql.DriverManager.getConnection(settings.database, properties)
             self._mark = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
+        self._check_quotes(str(jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(settings.database).quoteIdentifier("c0")))
+
+    @property
+    def dialect(self) -> str:
+        """The server's own SQL where the URL names a server that is known, and standard SQL where the driver quotes
+        names as the standard does. Elsewhere a filter could be read as another condition: `Misconfigured`."""
+        found = _DIALECTS.get(self.settings.database.split(":")[1])
+        if found is None and self._mark != '"':
+            raise Misconfigured(
+                f"How {self.settings} writes a filter is not known. Take source_filter out, or put the condition into "
+                "a view and read that."
+            )
+        return found or "jdbc"
 
     def close(self) -> None:
         """End the connection."""
@@ -98,14 +114,16 @@ class JdbcSource:
             ]
             schema, name = questions.match_name(table, places, self.settings)
             found = self._all(meta.getColumns(None, None, self._pattern(meta, name), None), 11)
-            keys = self._all(meta.getPrimaryKeys(None, schema or None, name), 5)
-        columns = [row for row in found if row[2] == name and (row[1] or row[0] or "") == schema]
+            columns = [row for row in found if row[2] == name and (row[1] or row[0] or "") == schema]
+            # Some servers call it a schema, others a catalog, such as MySQL.
+            catalog, owner = columns[0][:2] if columns else (None, schema or None)
+            keys = self._all(meta.getPrimaryKeys(catalog, owner, name), 5)
         info = TableInfo(
             schema=schema or None,
             name=name,
             quoted=f"{self.quote(schema)}.{self.quote(name)}" if schema else self.quote(name),
             columns=tuple(self._column(row, overrides) for row in columns),
-            primary_key=tuple(str(row[3]) for row in sorted(keys, key=lambda row: int(row[4]))),
+            primary_key=tuple(str(row[3]) for row in sorted(keys, key=lambda row: _number(row[4]))),
             plain=False,
         )
         return questions.checked(info, overrides)
@@ -155,9 +173,23 @@ class JdbcSource:
         """One part, whatever number is asked for: how to part the table is not known."""
         return questions.read_parts(self, query, [""], snapshot)
 
+    def _check_quotes(self, sparks: str) -> None:
+        """Raise `Misconfigured` where the server would take the names that Spark writes for texts, and answer them."""
+        if sparks == self.quote("c0") or self.settings.database.startswith(MARIADB):
+            return
+        answer = None
+        with suppress(SourceFailed):
+            answer = self.rows(f"SELECT {sparks} FROM (SELECT 7 AS c0) c")  # noqa: S608 - nothing of others is in it
+        if answer != [(7,)]:
+            self.close()
+            raise Misconfigured(
+                f"{self.settings} would be read wrongly: Spark writes {sparks} for a column, and its driver "
+                f"{self.quote('c0')}. Use a driver and a URL that Spark knows, such as jdbc:mysql: for MySQL."
+            )
+
     def _column(self, row: tuple[Any, ...], overrides: Overrides) -> Column:
-        name, kind, declared = str(row[3]), int(row[4]), str(row[5])
-        size, digits = int(row[6] or 0), int(row[8]) if row[8] is not None else 0
+        name, kind, declared = str(row[3]), _number(row[4]), str(row[5])
+        size, digits = _number(row[6]), _number(row[8])
         raw = self.quote(name)
         text = f"CAST({raw} AS VARCHAR(4000))"
         arrow = _EXACT.get(kind)
@@ -177,7 +209,13 @@ class JdbcSource:
             if kind not in _SHORT:
                 refused = f"Column {name!r} of type {declared} cannot be read by JDBC exactly. Leave it out."
         return Column(
-            name=name, declared=declared, arrow=arrow, refused=refused, nullable=row[10] != 0, expression=raw, jdbc=raw
+            name=name,
+            declared=declared,
+            arrow=arrow,
+            refused=refused,
+            nullable=_number(row[10]) != 0,
+            expression=raw,
+            jdbc=raw,
         )
 
     def _all(self, result: Any, width: int | None = None) -> list[tuple[Any, ...]]:
@@ -213,3 +251,8 @@ class JdbcSource:
                 f"{self.settings} cannot be reached ({said}). Check host and port, and that it is running."
             )
         raise SourceFailed(f"{self.settings} refused a request ({said}).")
+
+
+def _number(told: Any) -> int:
+    """A number of the catalogue: some drivers tell it as an integer of Java's that Python has no counterpart for."""
+    return 0 if told is None else int(str(told))

@@ -219,6 +219,12 @@ class Source(Protocol):
     settings: SourceSettings
     can: Capabilities
 
+    @property
+    def dialect(self) -> str:
+        """The SQL in which filters are read and written, as `parse_filter` names it. Raises `Misconfigured` if that is
+        not known: then the source takes no filter."""
+        ...
+
     def catalogue(self, table: TableName, overrides: Overrides = ...) -> TableInfo:
         """What the table has. Refused columns are told in it, not raised."""
         ...

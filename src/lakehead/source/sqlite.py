@@ -37,6 +37,7 @@ class SQLite:
     """A SQLite file that is open for reading."""
 
     can = Capabilities(incremental=True, snapshots=False)
+    dialect = "sqlite"
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings

@@ -108,3 +108,14 @@ def test_a_deep_filter_is_refused_and_not_a_crash() -> None:
 def test_a_long_filter_is_refused() -> None:
     with pytest.raises(Misconfigured, match="longer than"):
         parse_filter("id = 1 OR " * 2_000 + "id = 1", TABLE, "postgresql")
+
+
+@pytest.mark.parametrize("text", ['"id" < 5', 'status = "open" AND "STATUS" <> "x"'])
+@pytest.mark.parametrize("kind", ["mysql", "spark"])
+def test_a_column_in_quotes_that_make_a_text_is_refused_instead_of_keeping_every_row(kind: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=r"is a text there, and a column has this name: write `(id|Status)` or '"):
+        parse_filter(text, TABLE, kind)
+
+
+def test_any_other_text_in_double_quotes_is_a_text_in_mysql() -> None:
+    assert parse_filter('status = "open"', TABLE, "mysql").sql == "`Status` = 'open'"
