@@ -38,7 +38,7 @@ class Kept:
         else:
             files = HadoopFiles(self.scene.spark, ids=RandomIds())
             frame = self.scene.spark.read.parquet(*published(f"{self.root}/{place}/{table}", files=files))
-        return sorted(tuple(row) for row in frame.select(*columns).collect())
+        return sorted(tuple(row) for row in frame.selectExpr(*columns).collect())
 
     def changed(self, **more: Any) -> "Kept":
         """The same, with its pipeline changed."""

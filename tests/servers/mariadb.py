@@ -23,7 +23,8 @@ _WHERE = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/opt/homebrew/
 class MariaDB:
     """One server. `start` returns when it takes connections; `kill` is a power cut; both can be repeated."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self._options = options
         [self.port] = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="lakehead-mariadb-"))
@@ -51,6 +52,7 @@ class MariaDB:
                     "--innodb-log-file-size=16M",
                     "--innodb-buffer-pool-size=64M",
                     "--init-file=" + str(self._folder / "init.sql"),
+                    *self._options,
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -90,7 +92,7 @@ class MariaDB:
     def _make(self) -> None:
         (self._folder / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS '{USER}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
-            f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'127.0.0.1';\n"
+            f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         if os.geteuid() == 0:
             for path in (self._folder, self._folder / "init.sql"):

@@ -8,9 +8,11 @@ from lakehead.errors import Misconfigured
 from lakehead.run.config.config import Config
 from lakehead.run.config.connections import FileSink
 from lakehead.run.config.connections import Source as SourceConfig
+from lakehead.run.config.connections import Tls as TlsConfig
 from lakehead.run.config.parts import Secret
 from lakehead.run.environment import catalog_properties, is_reference, spark_settings, state_password
 from lakehead.source.settings import SourceSettings
+from lakehead.source.tls import Tls
 from lakehead.spark.conf import AT_LAUNCH
 from lakehead.spark.coordinates import driver
 from lakehead.spark.settings import Properties, SparkSettings, catalog_prefix, embedded_catalog
@@ -72,6 +74,7 @@ class Revealed:
         secret = {key for key, value in source.properties.items() if isinstance(value, Secret)}
         return replace(
             settings,
+            tls=self._tls(source.tls) if source.tls else None,
             options=(*settings.options, *((key, value) for key, value in given.items() if key not in secret)),
             secret_options=tuple((key, given[key]) for key in sorted(secret)),
         )
@@ -84,10 +87,22 @@ class Revealed:
 
     def _drivers(self) -> set[str]:
         """The JDBC drivers that tables are read with, as far as we know them."""
-        read = [self.config.source_of(table) for table in self.config.tables if table.reader == "jdbc"]
+        used = [(table.reader, self.config.source_of(table)) for table in self.config.tables]
+        read = [source for reader, source in used if reader == "jdbc" or (source.tls and source.tls.certificate)]
         read += [source for source in self.config.sources.values() if source.dialect == "jdbc"]
         found = (driver(_DRIVEN_BY.get(source.dialect, source.url)) for source in read)
         return {coordinate for coordinate in found if coordinate}
+
+    def _tls(self, given: TlsConfig) -> Tls:
+        passwords = {"key_password": given.key_password, "key_store_password": given.key_store_password}
+        return Tls(
+            ca=given.ca,
+            verify=given.verify,
+            certificate=given.certificate,
+            key=given.key,
+            key_store=given.key_store,
+            **{name: secret.reveal(self.environment) if secret else None for name, secret in passwords.items()},
+        )
 
     def _secret_keys(self) -> Iterator[str]:
         """What Spark's settings are called that were given by reference. Raises `Misconfigured` for one that would be

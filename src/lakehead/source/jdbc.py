@@ -15,6 +15,7 @@ from lakehead.errors import Misconfigured
 from lakehead.source.port import Column, ReadPart, schema_of
 from lakehead.source.postgresql_session import no_timeouts
 from lakehead.source.settings import READER, SourceSettings
+from lakehead.source.tls import for_jdbc
 from lakehead.source.values import exact
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame
         "customSchema": _all_text(part.columns) if settings.kind == "sqlite" else None,
     }
     # Not in the URL, which a driver's or Spark's words may repeat.
-    given = {**dict(settings.secret_options), **{name: value for name, value in options.items() if value is not None}}
+    secret = {**dict(settings.secret_options), **(for_jdbc(settings.tls) if settings.tls else {})}
+    given = {**secret, **{name: value for name, value in options.items() if value is not None}}
     return session.read.format("jdbc").options(**given).load()
 
 

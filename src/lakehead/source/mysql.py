@@ -23,6 +23,7 @@ from lakehead.source.port import (
 )
 from lakehead.source.sentences import told
 from lakehead.source.settings import SourceSettings
+from lakehead.source.tls import for_python
 from lakehead.state.model import Value
 
 _PAGE_BYTES = 16 << 10
@@ -50,11 +51,12 @@ WHERE table_schema = {schema} AND table_name = {name}
 class MySQL:
     """A MySQL or MariaDB database that is open."""
 
-    can = Capabilities(incremental=True, snapshots=False)
     dialect = "mysql"
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
+        only_by_jdbc = settings.tls is not None and settings.tls.certificate is not None
+        self.can = Capabilities(incremental=True, snapshots=False, arrow=not only_by_jdbc)
         with told(settings):
             self._connection = connect(settings)
             for statement in SESSION:
@@ -193,6 +195,7 @@ def connect(settings: SourceSettings) -> Any:
         connect_timeout=settings.connect_timeout,
         charset="utf8mb4",
         autocommit=True,
+        ssl=for_python(settings.tls) if settings.tls else None,
     )
 
 

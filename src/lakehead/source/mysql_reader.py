@@ -12,9 +12,16 @@ import pyarrow as pa
 from lakehead.source.mysql import SESSION, connect
 from lakehead.source.port import ReadPart
 from lakehead.source.sentences import told
+from lakehead.source.settings import SourceSettings
+from lakehead.source.tls import for_connectorx
 from lakehead.source.values import exact
 
 _LEAST_ROWS = 1_024
+
+
+def address(settings: SourceSettings) -> str:
+    """The URL as ConnectorX wants it, with the secret in it."""
+    return settings.url(**(for_connectorx(settings.tls) if settings.tls else {}))
 
 
 def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
@@ -27,7 +34,7 @@ def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
         with closing(connect(settings)):
             pass
         table: pa.Table = connectorx.read_sql(
-            settings.url(), part.sql(), return_type="arrow", pre_execution_query=list(SESSION)
+            address(settings), part.sql(), return_type="arrow", pre_execution_query=list(SESSION)
         )
     rows = max(_LEAST_ROWS, table.num_rows * settings.batch_bytes // max(1, table.nbytes))
     for batch in table.to_batches(max_chunksize=rows):

@@ -33,6 +33,7 @@ _AWAY = (
     "terminating connection",
     "database is locked",
 )
+_UNTRUSTED = ("certificate", "ssl is required", "requires secure connection")
 _DENIED_NUMBERS = {1044, 1045, 1698}
 _RIGHTS_NUMBERS = {1142, 1143, 1227, 1370}
 _AWAY_NUMBERS = {1040, 1053, 1077, 1152, 1159, 1161, 1205, 1213, 1927, *range(2000, 2030)}
@@ -73,6 +74,12 @@ def sentence(error: BaseException, settings: SourceSettings) -> LakeheadError:
     if (state or "").startswith("28") or number in _DENIED_NUMBERS or any(sign in low for sign in _DENIED):
         return Misconfigured(
             f"{settings} refused user {settings.user!r} or the password. Check both.", fault="password refused"
+        )
+    if settings.tls is not None and any(sign in low for sign in _UNTRUSTED):
+        return Misconfigured(
+            f"{settings} is not trusted ({said}). Check that it has TLS, that its certificate is for this host, and "
+            "that tls.ca has signed it.",
+            fault="not trusted",
         )
     if state == "3D000" or number == 1049 or re.search(r'database ".*" does not exist', low):
         return Misconfigured(

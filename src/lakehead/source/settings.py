@@ -6,6 +6,7 @@ from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from lakehead.errors import Misconfigured
+from lakehead.source.tls import Tls
 
 READER = "lakehead reader"
 """What our sessions are called on a server that asks: they never write."""
@@ -43,6 +44,9 @@ class SourceSettings:
 
     secret_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Settings of the driver that nobody may see, such as `sslpassword`."""
+
+    tls: Tls | None = None
+    """How a MySQL server proves who it is. Default: it need not. PostgreSQL's driver has options for it."""
 
     connect_timeout: int = 10
     """Seconds to wait for a server to answer a new connection."""
@@ -112,7 +116,8 @@ class SourceSettings:
 
     def scrubbed(self, text: str) -> str:
         """A driver's words, without the password and other secrets should they hold them."""
-        for secret in (self.password, *(value for _, value in self.secret_options)):
+        hidden = (*(value for _, value in self.secret_options), *(self.tls.secrets if self.tls else ()))
+        for secret in (self.password, *hidden):
             for spelled in (secret, quote(secret, safe="")) if secret else ():
                 text = text.replace(spelled, "***")
         return text

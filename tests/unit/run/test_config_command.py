@@ -139,6 +139,7 @@ def reference() -> str:
         "Staging": "`runtime.staging`",
         "Logging": "`runtime.logging`",
         "Source": "`sources.<name>`",
+        "Tls": "`sources.<name>.tls`",
         "IcebergSink": "`sinks.<name>`, type iceberg",
         "FileSink": "`sinks.<name>`, type files",
         "Spark": "`spark`",

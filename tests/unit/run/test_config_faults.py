@@ -12,6 +12,15 @@ from tests.unit.run.config_files import changed, written
 REST = {"type": "rest", "uri": "http://host"}
 
 FILES = {"files": {"type": "files", "root": "/lake"}}
+MYSQL = ("sources", "shop")
+MYSQL_SOURCE = {"dialect": "mysql", "url": "mysql://host/shop"}
+OURS = {
+    "ca": "ca.pem",
+    "certificate": "us.pem",
+    "key": "us.key",
+    "key_store": "us.p12",
+    "key_store_password": {"env": "STORE"},
+}
 FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
     # keys
     ({("runtme",): {}}, "runtme", "is not known here. Did you mean runtime?"),
@@ -111,6 +120,32 @@ FAULTS: list[tuple[dict[tuple[str | int, ...], Any], str, str]] = [
         {("tables", 1, "incr_col_type"): "integer", ("tables", 1, "lag_seconds"): 5},
         "tables[1].lag_seconds",
         "must be 0: a column of the kind integer has no seconds.",
+    ),
+    # TLS
+    (
+        {("sources", "shop", "tls"): {"ca": "ca.pem"}},
+        "sources.shop.tls",
+        "must be left out: only the dialect mysql has it. For postgresql write sslmode",
+    ),
+    (
+        {MYSQL: MYSQL_SOURCE, ("sources", "shop", "tls"): {"verify": "ca"}},
+        "sources.shop.tls.ca",
+        "is missing",
+    ),
+    (
+        {MYSQL: MYSQL_SOURCE, ("sources", "shop", "tls"): {"ca": "ca.pem", "verify": "none"}},
+        "sources.shop.tls.verify",
+        "must be 'identity' or 'ca'.",
+    ),
+    (
+        {MYSQL: MYSQL_SOURCE, ("sources", "shop", "tls"): {"ca": "ca.pem", "certificate": "us.pem", "key": "us.key"}},
+        "sources.shop.tls",
+        "lacks key_store: a certificate of our own needs certificate, key, key_store, key_store_password.",
+    ),
+    (
+        {MYSQL: MYSQL_SOURCE, ("sources", "shop", "tls"): OURS, ("tables", 0, "reader"): "arrow"},
+        "tables[0].reader",
+        "must be jdbc or auto: a source with a certificate of our own is only read by JDBC.",
     ),
     # partitions
     ({("tables", 1, "partition_by"): ["dys(at)"]}, "tables[1].partition_by[0]", "Did you mean days?"),

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lakehead.run.wiring import Wiring
 from lakehead.source.jdbc import address
 from lakehead.source.port import Column, ReadPart
 from lakehead.spark.conf import launch_conf, session_conf
+from lakehead.spark.coordinates import DRIVERS
 from lakehead.spark.ivy import failure
 from lakehead.state.opening import StateSettings
 
@@ -36,6 +38,7 @@ ENVIRONMENT = {
         "AWS_SECRET_ACCESS_KEY",
         "AWS_SESSION_TOKEN",
         "UNRELATED",
+        "STORE_PASSWORD",
     )
 } | {"LAKEHEAD_REPOSITORIES": f"https://me:{CANARY}-repository@jars.example/maven"}
 
@@ -57,7 +60,19 @@ def config(tmp_path: Path, **spark: Any) -> Config:
                     "url": "postgresql://me@db/shop",
                     "password": {"env": "SOURCE_PASSWORD"},
                     "properties": {"sslpassword": {"env": "KEY_PASSWORD"}, "passfile": {"file": f"{tmp_path}/secret"}},
-                }
+                },
+                "bank": {
+                    "dialect": "mysql",
+                    "url": "mysql://me@db/bank",
+                    "tls": {
+                        "ca": "ca.pem",
+                        "certificate": "us.pem",
+                        "key": f"{CANARY}.key",
+                        "key_password": {"env": "KEY_PASSWORD"},
+                        "key_store": f"{CANARY}.p12",
+                        "key_store_password": {"env": "STORE_PASSWORD"},
+                    },
+                },
             },
             "sinks": {
                 "lake": {
@@ -72,7 +87,10 @@ def config(tmp_path: Path, **spark: Any) -> Config:
                 }
             },
             "spark": {"conf": {"spark.hadoop.phrase": {"env": "SPARK_PHRASE"}}, **spark},
-            "tables": [{"table": "orders", "mode": "full"}],
+            "tables": [
+                {"table": "orders", "mode": "full", "source": "shop"},
+                {"table": "accounts", "mode": "full", "source": "bank"},
+            ],
         }
     )
 
@@ -89,7 +107,9 @@ def test_no_repr_and_no_text_of_a_setting_holds_a_secret(tmp_path: Path) -> None
     )
     store = store_settings("s3://bucket/ledger", ENVIRONMENT)
     state = StateSettings(password=wiring.state_password)
+    bank = wiring.source_settings(wiring.config.sources["bank"])
     held = [
+        *(bank, bank.tls, replace(part, settings=bank)),
         *(wiring, wiring.config, wiring.spark_settings, source, part, store, state),
         Revealed(wiring.config, ENVIRONMENT),
         ObjectStoreConfig(url="s3://bucket/queue", settings=store),
@@ -105,15 +125,26 @@ def test_no_repr_and_no_text_of_a_setting_holds_a_secret(tmp_path: Path) -> None
 
 def test_a_drivers_words_are_said_without_any_secret_of_the_source(tmp_path: Path) -> None:
     revealed = Revealed(config(tmp_path), ENVIRONMENT)
-    source = revealed.source_settings(revealed.config.sources["shop"])
+    shop, bank = (revealed.source_settings(source) for source in revealed.config.sources.values())
 
-    assert CANARY not in source.scrubbed(f"failed: {source.url()} {dict(source.secret_options)}")
+    assert CANARY not in shop.scrubbed(f"failed: {shop.url()} {dict(shop.secret_options)}")
+    assert bank.tls is not None
+    assert bank.tls.secrets == (f"{CANARY}-key_password", f"{CANARY}-store_password")
+    assert CANARY not in bank.scrubbed(f"failed: {bank.tls.secrets}")
 
 
 def test_a_jdbc_url_holds_no_secret_of_the_source(tmp_path: Path) -> None:
     revealed = Revealed(config(tmp_path), ENVIRONMENT)
 
-    assert CANARY not in address(revealed.source_settings(revealed.config.sources["shop"]))
+    for source in revealed.config.sources.values():
+        assert CANARY not in address(revealed.source_settings(source))
+
+
+def test_a_source_with_a_certificate_of_our_own_is_read_by_a_driver_that_has_a_word_for_it(tmp_path: Path) -> None:
+    jars = Revealed(config(tmp_path), ENVIRONMENT).spark_settings.jars
+
+    assert DRIVERS["jdbc:mariadb:"] in jars
+    assert DRIVERS["jdbc:postgresql:"] not in jars
 
 
 def test_spark_is_told_to_show_no_secret_and_none_is_on_a_command_line(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from lakehead.run.config.parts import LATER, Part, Secret, SecretReference, Setting, Switch, Text, wrong
 
@@ -19,6 +19,41 @@ FORMS: Mapping[str, str] = {
 OUTSIDE = 'must not hold a password. Write beside it: "password": {"env": "NAME"}.'
 _SECRET_SETTING = re.compile(r"(?i)(passw\w*|pwd|secret\w*|token)\s*=")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
+
+
+class Tls(Part):
+    """TLS to a MySQL server. Its files are read wherever rows are: on a cluster by the workers too."""
+
+    ca: Text = Field(
+        description="The file of the certificates, in PEM, one of which the server's must be signed by; that of the "
+        "machine's own is often /etc/ssl/certs/ca-certificates.crt."
+    )
+    verify: Literal["identity", "ca"] = Field(
+        "identity",
+        description="identity: the server's certificate must also be for the host in the URL. ca: for any host.",
+    )
+    certificate: Text | None = Field(
+        None, description="The file of our own certificate, in PEM, for servers that ask for one. Default: none."
+    )
+    key: Text | None = Field(None, repr=False, description="The file of the certificate's key, in PEM.")
+    key_password: SecretReference | None = Field(
+        None, description="Where the key's password stands. Default: it has none."
+    )
+    key_store: Text | None = Field(
+        None,
+        repr=False,
+        description="The file of certificate and key in PKCS12: with a certificate of our own, rows are read by JDBC, "
+        "which wants them so.",
+    )
+    key_store_password: SecretReference | None = Field(None, description="Where the key store's password stands.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Tls":
+        ours = {name: getattr(self, name) for name in ("certificate", "key", "key_store", "key_store_password")}
+        lacking = [name for name, value in ours.items() if value is None]
+        if lacking and (len(lacking) < len(ours) or self.key_password is not None):
+            raise wrong(f"lacks {lacking[0]}: a certificate of our own needs {', '.join(ours)}.")
+        return self
 
 
 class Source(Part):
@@ -43,6 +78,22 @@ class Source(Part):
         repr=False,
         description="Further settings of a postgresql connection, in the driver's words. Default: none.",
     )
+
+    tls: Tls | None = Field(
+        None,
+        description="TLS of a mysql connection. Default: none is asked for. A postgresql connection has sslmode and "
+        "sslrootcert among its properties, a jdbc one its driver's settings in the URL.",
+    )
+
+    @field_validator("tls")
+    @classmethod
+    def _tls(cls, tls: Tls | None, info: ValidationInfo) -> Tls | None:
+        if tls is not None and info.data.get("dialect") not in (None, "mysql"):
+            raise wrong(
+                "must be left out: only the dialect mysql has it. For postgresql write sslmode and sslrootcert among "
+                "properties, for jdbc the driver's own settings in the URL."
+            )
+        return tls
 
     @field_validator("properties")
     @classmethod

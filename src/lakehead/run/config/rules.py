@@ -26,6 +26,7 @@ def broken_rules(raw: Raw) -> Iterator[Fault]:
     yield from (Fault(key, "must not be empty.") for key, empty in nothing.items() if raw.get(key) == empty)
     yield from _names(raw)
     yield from _references(raw)
+    yield from _readers(raw)
     yield from _roots(raw)
     yield from _files(raw)
     yield from _catalogs(raw)
@@ -69,6 +70,17 @@ def _references(raw: Raw) -> Iterator[Fault]:
                 yield Fault(
                     path_of(("tables", index, key)), f"is missing: there are several, {', '.join(known)}. Name one."
                 )
+
+
+def _readers(raw: Raw) -> Iterator[Fault]:
+    sources = _child(raw, "sources")
+    for index, table in _tables(raw):
+        source = _child(sources, str(table.get("source", next(iter(sources), None))))
+        if table.get("reader") == "arrow" and _child(source, "tls").get("certificate"):
+            yield Fault(
+                path_of(("tables", index, "reader")),
+                "must be jdbc or auto: a source with a certificate of our own is only read by JDBC.",
+            )
 
 
 def _roots(raw: Raw) -> Iterator[Fault]:
