@@ -87,7 +87,9 @@ class SourceSettings:
         if not made.host or not made.database or not made.user:
             raise Misconfigured(f"The source's URL {made} lacks a user, a host or a database. Write {FORMS}.")
         if kind == "mysql" and options:
-            raise Misconfigured(f"The source's URL {made} has settings after '?', and MySQL has none that are known.")
+            raise Misconfigured(
+                f"The source's URL {made} has settings after '?', and MySQL has none there. Give TLS by itself, as tls."
+            )
         return made
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lakehead.buffer.config import ObjectStoreConfig
-from lakehead.errors import Misconfigured
+from lakehead.clock import SystemClock
+from lakehead.errors import Misconfigured, Unavailable
+from lakehead.ids import RandomIds
+from lakehead.lake.catalog import open_catalog
 from lakehead.run.config.config import Config
 from lakehead.run.environment import store_settings
 from lakehead.run.revealed import Revealed
@@ -21,7 +25,8 @@ from lakehead.source.port import Column, ReadPart
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.coordinates import DRIVERS
 from lakehead.spark.ivy import failure
-from lakehead.state.opening import StateSettings
+from lakehead.state.opening import StateSettings, open_state
+from lakehead.storage.backoff import Backoff
 
 CANARY = "c4nary"
 ENVIRONMENT = {
@@ -209,3 +214,35 @@ def test_looking_a_secret_up_says_nothing_to_a_log(tmp_path: Path, caplog: pytes
         Revealed(config(tmp_path), ENVIRONMENT).check()
 
     assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"type": "rest", "uri": "http://127.0.0.1:1", "credential": f"id:{CANARY}", "token": CANARY},
+        {
+            "type": "jdbc",
+            "uri": "jdbc:postgresql://127.0.0.1:1/catalog",
+            "jdbc.user": "me",
+            "jdbc.password": CANARY,
+            "s3.secret-access-key": CANARY,
+        },
+    ],
+    ids=["rest", "jdbc"],
+)
+def test_a_catalog_out_of_reach_is_told_without_its_secrets(properties: dict[str, str]) -> None:
+    with pytest.raises(Exception) as away:  # noqa: PT011 - whatever a driver raises
+        open_catalog("lake", properties)
+    assert CANARY not in "".join(traceback.format_exception(away.value))
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_a_state_out_of_reach_is_told_without_its_password(kind: str) -> None:
+    with pytest.raises(Unavailable) as away:
+        open_state(
+            f"{kind}://me@127.0.0.1:1/state",
+            SystemClock(),
+            RandomIds(),
+            settings=StateSettings(password=CANARY, backoff=Backoff(attempts=1)),
+        )
+    assert CANARY not in "".join(traceback.format_exception(away.value))
