@@ -13,7 +13,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
-from lakehead.run.environment import spark_settings
 from lakehead.source.jdbc import frame
 from lakehead.source.mysql import MySQL
 from lakehead.source.mysql_reader import address
@@ -22,11 +21,11 @@ from lakehead.source.port import Overrides, Query, ReadPart, TableName
 from lakehead.source.settings import SourceSettings
 from lakehead.source.tls import Tls
 from tests.contract.source_scene import rows_of
+from tests.pipeline import Pipeline
 from tests.servers.certificates import PASSWORD, Authority, key_store
 from tests.servers.mariadb import MariaDB
-from tests.support.spark import shared_session
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.contract.state_fixtures", "tests.integration.pipeline_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
@@ -79,11 +78,6 @@ def secured() -> Iterator[Secured]:
     finally:
         server.stop()
         shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    return shared_session(replace(spark_settings(), lakehouse=tmp_path_factory.mktemp("lakehouse")))
 
 
 def part_of(settings: SourceSettings) -> ReadPart:
@@ -179,14 +173,6 @@ def test_an_untrusted_server_is_refused_by_jdbc_too(
         ciphers["jdbc"](untrusted[case])
 
 
-@pytest.mark.parametrize("case", UNTRUSTED)
-def test_an_untrusted_server_is_refused_by_connectorx_too(
-    tried_by_connectorx: Mapping[str, "Future[list[str]]"], case: str
-) -> None:
-    with pytest.raises(RuntimeError, match=r"certificate verify failed|Client requires secure connection"):
-        tried_by_connectorx[case].result()
-
-
 # --- as a source
 
 
@@ -218,6 +204,31 @@ def test_a_certificate_of_our_own_is_shown_by_jdbc_which_then_reads_the_rows(
         MySQL(secured.settings("needs_us"))
 
 
+def test_a_configuration_with_tls_is_loaded_by_every_reader(
+    secured: Secured, spark: SparkSession, lakehouse: Path, tmp_path: Path
+) -> None:
+    passwords = {"SOURCE": "pw", "STORE": PASSWORD}
+    ours = secured.client()
+    certificate = {name: ours[name] for name in ("certificate", "key", "key_store")}
+    kept = {name: {"env": "STORE"} for name in ("key_password", "key_store_password")}
+    needs = {
+        "needs_tls": ({"ca": str(secured.right.ca)}, ("arrow", "jdbc")),
+        "needs_us": ({"ca": str(secured.right.ca), **certificate, **kept}, ("auto",)),
+    }
+    for user, (tls, readers) in needs.items():
+        url = f"mysql://{user}@127.0.0.1:{secured.server.port}/{secured.database}"
+        source = {"dialect": "mysql", "url": url, "password": {"env": "SOURCE"}, "tls": tls}
+        pipeline = Pipeline(tmp_path, lakehouse / "lakehouse", source, passwords)
+        names = {reader: f"{user}_{reader}" for reader in readers}
+        table = {"table": "encrypted", "mode": "full"}
+
+        ran = pipeline.run(spark, [{**table, "name": name, "reader": reader} for reader, name in names.items()])
+
+        assert ran.errors == {}
+        for name in names.values():
+            assert pipeline.rows(f"raw.{name}")["cipher"].to_pylist()[0]
+
+
 @pytest.mark.parametrize("broken", ["ca", "certificate", "key", "key_password"])
 def test_a_file_that_cannot_be_used_is_one_sentence_without_a_secret(secured: Secured, broken: str) -> None:
     settings = secured.settings("needs_us", **{**secured.client(), broken: "/nowhere/c4nary"})
@@ -227,3 +238,11 @@ def test_a_file_that_cannot_be_used_is_one_sentence_without_a_secret(secured: Se
     assert "c4nary" not in f"{refused.value} {settings!r}".replace("certificate='/nowhere/c4nary'", "").replace(
         "ca='/nowhere/c4nary'", ""
     )
+
+
+@pytest.mark.parametrize("case", UNTRUSTED)
+def test_an_untrusted_server_is_refused_by_connectorx_too(
+    tried_by_connectorx: Mapping[str, "Future[list[str]]"], case: str
+) -> None:
+    with pytest.raises(RuntimeError, match=r"certificate verify failed|Client requires secure connection"):
+        tried_by_connectorx[case].result()
