@@ -47,8 +47,9 @@ def run_tables(
             log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
             opened.enter_context(log)
             display = display_for(logging, terminal=terminal, stream=sys.stdout, clock=clock)
-            subscribers = [StateEventSubscriber(buffered), log, summary, display]
-            emitter = Emitter(run, clock, ids, subscribers, load_date=load_date)
+            emitter = Emitter(
+                run, clock, ids, [StateEventSubscriber(buffered), log, summary, display], load_date=load_date
+            )
             started = session()
             with display, Heartbeat(emitter, heartbeat_seconds):
                 Ingestion(
