@@ -99,6 +99,21 @@ def test_a_lost_state_is_rebuilt_by_a_command(house: Lakehouse, tmp_path: Path) 
     assert done == (0, f"t.lost is {said}", "")
 
 
+def test_a_mistyped_ledger_is_refused_by_the_command(house: Lakehouse, tmp_path: Path) -> None:
+    table = house.create("mistyped")
+    house.land(table, "a")
+    house.land(table, "b")
+    lakehouse, state, _ = places(house)
+
+    code, told, error = lakehead(
+        "state", "rebuild", "t.mistyped", lakehouse, state, f"--ledger=file://{tmp_path}/record"
+    )
+
+    assert (code, told) == (1, "")
+    assert f"lacks landing {snapshots_of(table)[0]}" in error
+    assert "Check that --ledger is the one that the landings use" in error
+
+
 def test_any_catalog_is_named_by_its_properties_and_secrets_come_from_variables(
     house: Lakehouse, seaweed: Seaweed
 ) -> None:

@@ -13,12 +13,14 @@ from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.documents import ledger_key
 from lakehead.lake.landing import Landing, Numbers, Reached, Unit
+from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken
 from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import LandingUnknown, Rebuilt, Said, rebuild
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
+from lakehead.storage.opening import open_store
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
 
@@ -235,14 +237,7 @@ def test_after_a_rollback_and_somebody_elses_expiry_the_landing_that_main_has_is
 
 
 def test_where_nothing_tells_the_last_landing_the_operator_decides(house: Lakehouse) -> None:
-    forget = "'write.metadata.previous-versions-max'='1', 'write.metadata.delete-after-commit.enabled'='true'"
-    table = house.create("forgotten", more=f"TBLPROPERTIES ({forget})")
-    house.land(table, "unit-a")
-    (landing,) = snapshots_of(table)
-    compact(house, table)
-    compact(house, table)
-    expire_all_but_the_head(house, table)
-    house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('a'='b')")
+    table, (landing,) = forgotten(house, "forgotten", "unit-a")
     before = house.state.landings.pointer(table.uuid)
 
     with pytest.raises(LandingUnknown, match=f"--last-landing {landing}"):
@@ -255,6 +250,87 @@ def test_where_nothing_tells_the_last_landing_the_operator_decides(house: Lakeho
     assert house.land(table, "unit-a") is None
     house.land(table, "unit-b")
     assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
+
+
+def forgotten(house: Lakehouse, name: str, *units: str) -> tuple[IcebergTable, list[int]]:
+    """A table whose landings have expired and of which no metadata file tells any more; and those landings."""
+    forget = "'write.metadata.previous-versions-max'='1', 'write.metadata.delete-after-commit.enabled'='true'"
+    table = house.create(name, more=f"TBLPROPERTIES ({forget})")
+    for unit in units:
+        house.land(table, unit)
+    landings = snapshots_of(table)
+    compact(house, table)
+    compact(house, table)
+    expire_all_but_the_head(house, table)
+    house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('a'='b')")
+    return table, landings
+
+
+def another_ledger(folder: Path) -> StoreLedger:
+    """What a mistyped address leads to: a store that knows nothing of the table."""
+    return StoreLedger(open_store(f"file://{folder}/another"))
+
+
+def test_an_empty_ledger_is_refused_where_the_state_knows_a_landing(house: Lakehouse, tmp_path: Path) -> None:
+    table, (landing,) = forgotten(house, "known_by_state", "unit-a")
+    before, empty = known(house, table, Unit("unit-a")), another_ledger(tmp_path)
+
+    for said in (None, Said(None), Said(landing)):
+        with pytest.raises(LandingUnknown, match=rf"no landing of the table.*lacks landing {landing}.*--ledger"):
+            asyncio.run(rebuild(table, house.state, empty, said=said))
+
+    assert known(house, table, Unit("unit-a")) == before
+    assert asyncio.run(empty.sequences(table.uuid)) == {}
+
+
+def test_an_empty_ledger_is_refused_where_a_snapshot_names_a_landing_before_it(
+    house: Lakehouse, tmp_path: Path
+) -> None:
+    table = house.create("known_by_snapshot")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    first, second = snapshots_of(table)
+    lose_state(house, tmp_path)
+
+    with pytest.raises(LandingUnknown, match=f"lacks landing {first}, which landing {second} names"):
+        asyncio.run(rebuild(table, house.state, another_ledger(tmp_path)))
+
+    assert rebuilt(house, table).landings == 2, "the ledger of the landings has both"
+
+
+def test_an_empty_ledger_is_refused_where_the_metadata_log_knows_landings_that_main_has_lost(
+    house: Lakehouse, tmp_path: Path
+) -> None:
+    table = house.create("known_by_log")
+    house.land(table, "unit-a")
+    house.land(table, "unit-b")
+    first, _ = snapshots_of(table)
+    house.session.sql("CREATE OR REPLACE TABLE lake.t.known_by_log USING iceberg AS SELECT 'x' AS unit, 1L AS number")
+    expire_all_but_the_head(house, table)
+    lose_state(house, tmp_path)
+
+    with pytest.raises(LandingUnknown, match=f"lacks landing {first}"):
+        asyncio.run(rebuild(table, house.state, another_ledger(tmp_path)))
+
+    told = rebuilt(house, table)
+    assert (told.landings, len(told.left)) == (0, 2)
+
+
+def test_a_history_whose_beginning_pyiceberg_took_is_not_one_in_which_nothing_landed(house: Lakehouse) -> None:
+    forget = "'write.metadata.previous-versions-max'='1', 'write.metadata.delete-after-commit.enabled'='true'"
+    table = house.create("no_beginning", more=f"TBLPROPERTIES ({forget})")
+    house.land(table, "unit-a")
+    (landing,) = snapshots_of(table)
+    compact(house, table)
+    table.load().maintenance.expire_snapshots().by_ids([landing]).commit()
+    for number in range(2):
+        house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('a'='{number}')")
+
+    with pytest.raises(LandingUnknown, match=f"--last-landing {landing}"):
+        rebuilt(house, table)
+
+    assert rebuilt(house, table, said=Said(landing)).landings == 1
+    assert house.land(table, "unit-a") is None
 
 
 def test_a_history_cut_off_by_pyiceberg_is_not_taken_for_a_whole_one(house: Lakehouse, tmp_path: Path) -> None:
@@ -292,15 +368,15 @@ def test_a_landing_that_is_nowhere_stops_a_rebuild(house: Lakehouse) -> None:
     first, second, _ = table.load().metadata.snapshots
     expired(house, table)
     house.session.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')")
-    lost = ledger_key(table.uuid, second.snapshot_id, second.sequence_number or 0)
+    lost = ledger_key(table.uuid, first.snapshot_id, first.sequence_number or 0)
     asyncio.run(house.ledger.store.delete(lost))
     before = house.state.landings.pointer(table.uuid)
 
-    with pytest.raises(LandingUnknown, match=f"landing {second.snapshot_id}.*neither in a snapshot nor in the ledger"):
+    with pytest.raises(LandingUnknown, match=f"landing {first.snapshot_id}.*neither in a snapshot nor in the ledger"):
         rebuilt(house, table)
 
     assert house.state.landings.pointer(table.uuid) == before
-    assert first.snapshot_id not in snapshots_of(table)
+    assert not {first.snapshot_id, second.snapshot_id} & set(snapshots_of(table))
 
 
 def test_a_landing_that_nobody_settled_goes_to_the_ledger_before_the_state_is_past_it(house: Lakehouse) -> None:

@@ -1,5 +1,7 @@
 """A table's snapshots and their parents, also of those that have expired as long as an older metadata file tells."""
 
+from collections.abc import Sequence
+
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.snapshots import Snapshot
@@ -15,6 +17,18 @@ class Lineage:
         self._table = table
         self._known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
         self._older = [entry.metadata_file for entry in table.metadata.metadata_log]  # the newest is the last
+        self._made_since: set[SnapshotId] = set()
+
+    @property
+    def present(self) -> Sequence[Snapshot]:
+        """The snapshots that have not expired."""
+        return self._table.metadata.snapshots
+
+    def every(self) -> Sequence[Snapshot]:
+        """Every snapshot that is still told of. Reads all older metadata files that are there."""
+        while self._older:
+            self._read_older()
+        return list(self._known.values())
 
     def find(self, snapshot: SnapshotId) -> Snapshot | None:
         """A snapshot, wherever it is still told of; None if nowhere."""
@@ -27,16 +41,19 @@ class Lineage:
 
         PyIceberg's expiry takes it away from the oldest snapshot that it keeps. The metadata from before still has it.
         """
-        while self._known[snapshot].parent_snapshot_id is None and self._is_not_the_first(snapshot) and self._older:
-            if snapshot not in self._read_older():
-                break  # It was not made yet, so there is nothing older to learn of it.
+        while self._known[snapshot].parent_snapshot_id is None and not self.begins_at(snapshot) and self._older:
+            self._read_older()
         return self._known[snapshot].parent_snapshot_id
 
-    def _is_not_the_first(self, snapshot: SnapshotId) -> bool:
-        return (self._known[snapshot].sequence_number or 0) > 1
+    def begins_at(self, snapshot: SnapshotId) -> bool:
+        """Whether a snapshot without a parent never had one, as far as was read: the table was made or replaced by it.
 
-    def _read_older(self) -> set[SnapshotId]:
-        """Learn from the next older metadata file; the snapshots that it has."""
+        It is the table's very first, or a metadata file from before it was made is there: nothing older tells of it.
+        """
+        return (self._known[snapshot].sequence_number or 0) <= 1 or snapshot in self._made_since
+
+    def _read_older(self) -> None:
+        """Learn from the next older metadata file that is there."""
         while self._older:
             uri = self._older.pop()
             try:
@@ -45,9 +62,9 @@ class Lineage:
                 continue  # Old ones may be deleted.
             except OSError as error:
                 raise Unavailable(f"The metadata file {uri} cannot be read ({error}). Nothing was changed.") from error
+            self._made_since |= self._known.keys() - {snapshot.snapshot_id for snapshot in metadata.snapshots}
             for snapshot in metadata.snapshots:
                 known = self._known.get(snapshot.snapshot_id)
                 if known is None or known.parent_snapshot_id is None:
                     self._known[snapshot.snapshot_id] = snapshot
-            return {snapshot.snapshot_id for snapshot in metadata.snapshots}
-        return set()
+            return

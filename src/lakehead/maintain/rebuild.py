@@ -5,11 +5,14 @@ since every landing names the one before it. Only what is on that chain counts a
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
 from lakehead.errors import LakeheadError
-from lakehead.lake.documents import ledger_folder
+from lakehead.lake.documents import from_summary, ledger_folder
 from lakehead.lake.landing import Pointer, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.progress import state_landings
@@ -56,14 +59,16 @@ async def rebuild(
 ) -> Rebuilt:
     """Replace what the state knows of a table by what the table and the ledger say.
 
-    Missing ledger entries are written first: once the state is past a landing, nobody else records it. Raises
-    `LandingUnknown` where the chain of landings cannot be followed; `said` decides only where main's history is cut off
-    before its last landing is found.
+    A last landing that nobody settled is written to the ledger first: once the state is past it, nobody else records
+    it. Raises `LandingUnknown` where the chain of landings cannot be followed, or where the ledger lacks a landing that
+    was settled; `said` decides only where main's history is cut off before its last landing is found.
     """
     iceberg = table.load()
     lineage, sequences = Lineage(iceberg), await ledger.sequences(table.uuid)
     head = head_of(iceberg.metadata).snapshot
+    settled = state.landings.pointer(table.uuid)
     newest = await _newest(table, lineage, head, sequences, said)
+    _check_ledger(table, lineage, newest, settled.last_landing if settled else None, sequences)
     landings = await _followed(table, lineage, ledger, newest, sequences)
     missing = [snapshot for snapshot in landings if snapshot.id not in sequences]
     if not dry_run:
@@ -91,28 +96,71 @@ async def _newest(
     while at is not None and at not in sequences:
         found = lineage.find(at)
         if found is None:
-            return _decided(table, at, sequences, said)
+            return _decided(table, lineage, at, sequences, said)
         if (await table.told(found)).landing is not None:
             break
-        at = lineage.parent(at)
+        parent = lineage.parent(at)
+        if parent is None and not lineage.begins_at(at):
+            return _decided(table, lineage, at, sequences, said)
+        at = parent
     return at
 
 
 def _decided(
-    table: IcebergTable, gap: SnapshotId, sequences: dict[SnapshotId, int], said: Said | None
+    table: IcebergTable, lineage: Lineage, gap: SnapshotId, sequences: dict[SnapshotId, int], said: Said | None
 ) -> SnapshotId | None:
     """The last landing where main's history is cut off before one was found."""
-    if not sequences:
+    known = {snapshot.id: snapshot.sequence for snapshot in _landings_in(table, lineage.every())} | sequences
+    if not known:
         return None  # A table that had a history before anything was landed in it.
-    if said is not None and (said.last_landing is None or said.last_landing in sequences):
+    if said is not None and (said.last_landing is None or said.last_landing in known):
         return said.last_landing
-    newest = max(sequences, key=lambda snapshot: sequences[snapshot])
+    newest = max(known, key=lambda snapshot: known[snapshot])
     raise LandingUnknown(
-        f"The history of table {table.name} is cut off at snapshot {gap}, which no metadata file tells of any more, "
-        "before its last landing is found. Nothing was changed. The newest landing of the ledger is snapshot "
-        f"{newest}: if the table holds its rows, run it again with --last-landing {newest}; otherwise name the landing "
-        "that the table was rolled back to, or 'none'."
+        f"The history of table {table.name} is cut off at snapshot {gap}: no metadata file tells any more what came "
+        "before, and its last landing is not in what is left. Nothing was changed. The newest landing that is known is "
+        f"snapshot {newest}: if the table holds its rows, run it again with --last-landing {newest}; otherwise name "
+        "the landing that the table was rolled back to, or 'none'."
     )
+
+
+def _landings_in(table: IcebergTable, snapshots: Iterable[IcebergSnapshot]) -> list[Snapshot]:
+    """The landings among snapshots, without the units whose list is kept elsewhere."""
+    found = []
+    for one in snapshots:
+        summary = one.summary.additional_properties if one.summary else {}
+        said = from_summary(summary, f"snapshot {one.snapshot_id} of {table.name}")
+        if said is not None:
+            found.append(Snapshot(one.snapshot_id, one.parent_snapshot_id, one.sequence_number or 0, said[0]))
+    return found
+
+
+def _check_ledger(
+    table: IcebergTable,
+    lineage: Lineage,
+    newest: SnapshotId | None,
+    settled: SnapshotId | None,
+    sequences: dict[SnapshotId, int],
+) -> None:
+    """That the ledger has every landing that is known to have been settled: it goes there before anything else.
+
+    Settled is what the state has as its last landing, and what another landing names as the one before it: that one
+    was fenced first. Only main's last landing may be missing where its snapshot is still there. Where main has none,
+    older metadata files are asked too: an empty ledger would make it look as if nothing had ever landed.
+    """
+    told = _landings_in(table, lineage.every() if newest is None else lineage.present)
+    needed = {one.landing.before: f"landing {one.id} names as the one before it" for one in told if one.landing}
+    if settled is not None:
+        needed[settled] = "the state has as the last one settled"
+    may_be_missing = {None, *(one.id for one in told if one.id == newest)}
+    lacking = [landing for landing in needed if landing not in sequences and landing not in may_be_missing]
+    if lacking:
+        has = f"{len(sequences)} landings" if sequences else "no landing"
+        raise LandingUnknown(
+            f"The ledger has {has} of the table {table.name} and lacks landing {lacking[0]}, which "
+            f"{needed[lacking[0]]}. Nothing was changed. Check that --ledger is the one that the landings use; if it "
+            f"is, bring its objects below {ledger_folder(table.uuid)}/ back from a backup."
+        )
 
 
 async def _followed(
