@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.errors import Misconfigured
-from lakehead.lake.commits import SWEEP
+from lakehead.lake.commits import LAST_LANDING, SWEEP
 from lakehead.lake.landing import NOWHERE, Head, Share, Unit
 from lakehead.lake.ports import Moved
 from lakehead.lake.table import IcebergTable
@@ -53,8 +53,9 @@ def test_a_sweep_leaves_exactly_what_is_referred_to(house: Lakehouse, catalog: s
     assert (list(done.files), done.branches) == (strays, ("lakehead_left",))
     assert files_of(table) == References().of(table.load()) | set(aside)
     refs = table.load().metadata.refs
-    assert refs.keys() == {"main", "theirs", SWEEP}
-    assert refs["main"].snapshot_id == refs[SWEEP].snapshot_id == done.snapshot
+    assert refs.keys() == {"main", "theirs", LAST_LANDING, SWEEP}
+    assert refs["main"].snapshot_id == refs[LAST_LANDING].snapshot_id == before.metadata.current_snapshot_id
+    assert refs[SWEEP].snapshot_id == done.snapshot
     assert house.units_in(table) == {"unit-a": 10, "unit-b": 1}
 
     house.land(table, "unit-c")

@@ -16,8 +16,9 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
@@ -33,7 +34,13 @@ from lakehead.lake.ports import Moved
 from lakehead.lake.rows import Branch, Change, NewFiles
 
 SWEEP = "lakehead-sweep"
-"""The tag on the empty snapshot of the last sweep."""
+"""The tag on the snapshot of the last sweep. That one holds no file and has no parent, so the tag keeps no data."""
+
+LAST_LANDING = "lakehead-last-landing"
+"""The tag on the newest landing. Every landing moves it, so whoever expires snapshots keeps that one."""
+
+FOR_EVER_MS = 2**63 - 1
+_NO_BRANCH = "lakehead-no-branch"
 
 Changes = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 Commit = Callable[[Iceberg], Changes]
@@ -43,17 +50,27 @@ def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str
     """Main's next snapshot: new files under these properties, or the branch that has them already."""
     match rows:
         case Branch():
-            return (
-                (set_main(rows.head), RemoveSnapshotRefUpdate(ref_name=rows.name)),
-                (AssertRefSnapshotId(ref=rows.name, snapshot_id=rows.head),),
-            )
+            moved = (set_main(rows.head), set_tag(LAST_LANDING, rows.head), RemoveSnapshotRefUpdate(ref_name=rows.name))
+            return moved, (AssertRefSnapshotId(ref=rows.name, snapshot_id=rows.head),)
         case NewFiles():
-            return _new_snapshot(table, rows, properties), ()
+            updates = _new_snapshot(table, rows, properties)
+            return (*updates, set_tag(LAST_LANDING, added(updates))), ()
 
 
 def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRANCH) -> tuple[TableUpdate, ...]:
     """A snapshot that changes no row."""
     return _made(_AsLoaded(table).update_snapshot(dict(properties), branch).fast_append())
+
+
+def empty_table(table: Iceberg) -> tuple[TableUpdate, ...]:
+    """A snapshot that holds nothing and has no parent. No reference has it yet."""
+    updates = _made(_AsLoaded(table).update_snapshot({}, _NO_BRANCH).fast_append())
+    return tuple(update for update in updates if isinstance(update, AddSnapshotUpdate))
+
+
+def added(updates: Iterable[TableUpdate]) -> SnapshotId:
+    """The snapshot that updates add."""
+    return next(update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
 
 
 class _AsLoaded(Transaction):
@@ -78,7 +95,7 @@ def set_main(snapshot: SnapshotId) -> SetSnapshotRefUpdate:
 def set_ref(
     name: str, kind: Literal[SnapshotRefType.TAG, SnapshotRefType.BRANCH], snapshot: SnapshotId
 ) -> SetSnapshotRefUpdate:
-    """A reference moves to a snapshot, and keeps it."""
+    """A reference moves to a snapshot."""
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=kind,
@@ -87,6 +104,29 @@ def set_ref(
         max_snapshot_age_ms=None,
         min_snapshots_to_keep=None,
     )
+
+
+def set_tag(name: str, snapshot: SnapshotId) -> SetSnapshotRefUpdate:
+    """A tag of ours moves to a snapshot. It stays whatever the table says of the age of references."""
+    update = set_ref(name, SnapshotRefType.TAG, snapshot)
+    return update.model_copy(update={"max_ref_age_ms": FOR_EVER_MS})
+
+
+def settings_kept(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
+    """The same updates, in which a reference that moves keeps the retention settings that it has."""
+    return tuple(
+        update.model_copy(update=_settings(ref))
+        if isinstance(update, SetSnapshotRefUpdate)
+        and (ref := metadata.refs.get(update.ref_name)) is not None
+        and ref.snapshot_ref_type is update.type
+        else update
+        for update in updates
+    )
+
+
+def _settings(ref: SnapshotRef) -> dict[str, int]:
+    names = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
+    return {name: value for name in names if (value := getattr(ref, name)) is not None}
 
 
 def standing(metadata: TableMetadata) -> tuple[TableRequirement, ...]:

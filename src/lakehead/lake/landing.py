@@ -83,8 +83,7 @@ class Head:
     """Main's snapshot; None where nothing has been published."""
 
     sweep: SnapshotId | None
-    """The empty snapshot of the last sweep: what was staged before it may be gone. A reference of its own keeps it,
-    because a rollback can bring main back to where it was before the sweep."""
+    """The snapshot that the last sweep's tag is on: what was staged before it may be gone. Main does not tell of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ from pyiceberg.table.update import (
 )
 
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.lake.commits import SWEEP, Commit, publication, standing
+from lakehead.lake.commits import SWEEP, Commit, publication, settings_kept, standing
 from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.lineage import Lineage
 from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, Staged
 from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.rows import Branch, NewFiles
@@ -111,19 +112,21 @@ class IcebergTable:
 
     async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
         """The snapshots after one up to another, oldest first, with the landings they brought."""
-        metadata = self._seen.metadata
-        if upto is None or metadata.snapshot_by_id(upto) is None:
-            metadata = self.load().metadata
+        table = self._seen
+        if upto is None or table.metadata.snapshot_by_id(upto) is None:
+            table = self.load()
+        # What somebody else has expired is found in older metadata. A lost state needs the ledger all the same.
+        lineage = Lineage(table, older=after is not None)
         chain: list[Snapshot] = []
         at = upto
         while at is not None and at != after:
-            found = metadata.snapshot_by_id(at)
+            found = lineage.find(at)
             if found is None:
                 break
             chain.append(await self.told(found))
-            at = found.parent_snapshot_id
+            at = lineage.parent(at)
         if at != after or (at is None and not _begins(chain)):
-            raise HistoryBroken(self._broken(metadata, after, upto, gap=at or (chain[-1].id if chain else None)))
+            raise HistoryBroken(self._broken(table.metadata, after, upto, chain[-1].id if chain else None, missing=at))
         return chain[::-1]
 
     async def publish(self, staged: Staged[NewFiles | Branch], at: Head) -> None:
@@ -150,7 +153,7 @@ class IcebergTable:
                 raise Moved(f"The table {self.name} stands at {stands.snapshot}, no longer at {at.snapshot}.")
             updates, requirements = self._retries.call(f"The store of table {self.name}", partial(changes, table))
             required = (AssertTableUUID(uuid=table.metadata.table_uuid), *standing(table.metadata), *requirements)
-            refused = self._refusal(table, updates, required)
+            refused = self._refusal(table, settings_kept(table.metadata, updates), required)
             if refused is None:
                 return table
         raise Unavailable(
@@ -232,9 +235,14 @@ class IcebergTable:
         return replace(snapshot, landing=known.landing)
 
     def _broken(
-        self, metadata: TableMetadata, after: SnapshotId | None, upto: SnapshotId | None, gap: SnapshotId | None
+        self,
+        metadata: TableMetadata,
+        after: SnapshotId | None,
+        upto: SnapshotId | None,
+        oldest: SnapshotId | None,
+        missing: SnapshotId | None,
     ) -> str:
-        catalog, name = self.catalog.name, self.name
+        catalog, name, gap = self.catalog.name, self.name, missing or oldest
         rebuild = f"lakehead state rebuild {name} {CONFIG_OPTION}"
         accept = f"or accept the table as it is: {rebuild}"
         if after is None:
@@ -242,7 +250,7 @@ class IcebergTable:
                 f"The state knows nothing of table {name}, whose history is cut off before snapshot {gap}: it is not "
                 f"known what had landed there. Rebuild the state from the ledger: {rebuild}"
             )
-        if metadata.snapshot_by_id(after) is not None:
+        if metadata.snapshot_by_id(after) is not None and missing is None:
             return (
                 f"Table {name} was rolled back or replaced: main stands at {upto}, which does not lead back to "
                 f"snapshot {after}, up to which its landings are settled. Nothing is landed until you decide. Bring it "
@@ -250,8 +258,9 @@ class IcebergTable:
             )
         return (
             f"Somebody has expired snapshots of table {name}, or replaced it: main stands at {upto} and its history is "
-            f"cut off at {gap}, after snapshot {after}, up to which its landings are settled. Nothing is landed until "
-            f"you decide. Expire snapshots with lakehead, which keeps the last landing; {accept}"
+            f"cut off at {gap}, before snapshot {after} is reached, up to which its landings are settled; no metadata "
+            "file tells more. Nothing is landed until you decide. Expire snapshots with lakehead, which keeps all that "
+            f"is needed; {accept}"
         )
 
 

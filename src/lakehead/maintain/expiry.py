@@ -4,13 +4,14 @@ The last landing and all after it are kept, whatever their age: from there every
 what goes are in the ledger before they go.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyspark.sql import SparkSession
 
@@ -18,11 +19,12 @@ from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.ledger import StoreLedger
-from lakehead.lake.ports import Progress
+from lakehead.lake.ports import Moved, Progress
 from lakehead.lake.protocol import fence
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import check_may_remove
 from lakehead.maintain.references import References
+from lakehead.maintain.tags import misplaced, put_right
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 AGE = timedelta(days=5)
@@ -67,7 +69,8 @@ async def expire(
     """Expire snapshots that are older than that, with the files that only they held.
 
     Kept are main's last landing and all after it, whatever a branch or tag points at, the newest `min_snapshots` of
-    every branch, and what a branch's own settings keep. Snapshots that no branch leads to go by their age alone. Raises
+    every branch, and what a branch's own settings keep. Snapshots that no branch leads to go by their age alone. Our
+    own tags are put where they belong first, so that none of them keeps what main has lost. Raises
     `HistoryBroken` where the table's landings cannot be settled first, `Misconfigured` where nobody may remove files
     (`gc.enabled`), and `ExpiryFailed`.
     """
@@ -77,7 +80,13 @@ async def expire(
     iceberg = table.load()
     main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
     landing = await _last_landing(table, main)
-    old = _old(iceberg.metadata, clock.now_ns() // 1_000_000, older_than // MS, min_snapshots, landing)
+    if not dry_run:
+        with suppress(Moved):  # then they may keep something until the next expiry
+            put_right(table, head_of(iceberg.metadata), landing)
+        iceberg = table.load()
+    unneeded = misplaced(iceberg, landing) if dry_run else set()
+    refs = {name: ref for name, ref in iceberg.metadata.refs.items() if name not in unneeded}
+    old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, older_than // MS, min_snapshots, landing)
     if dry_run or not old:
         files = _only_theirs(iceberg, old)
     else:
@@ -135,11 +144,16 @@ async def _record(
 
 
 def _old(
-    metadata: TableMetadata, now_ms: int, age_ms: int, min_snapshots: int, landing: SnapshotId | None
+    metadata: TableMetadata,
+    refs: Mapping[str, SnapshotRef],
+    now_ms: int,
+    age_ms: int,
+    min_snapshots: int,
+    landing: SnapshotId | None,
 ) -> list[IcebergSnapshot]:
     """What may go, oldest first."""
     kept: set[SnapshotId] = set()
-    for name, ref in metadata.refs.items():
+    for name, ref in refs.items():
         kept.add(ref.snapshot_id)
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
             needed = name == MAIN_BRANCH

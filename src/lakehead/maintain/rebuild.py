@@ -6,6 +6,7 @@ since every landing names the one before it. Only what is on that chain counts a
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,9 +16,11 @@ from lakehead.errors import LakeheadError
 from lakehead.lake.documents import from_summary, ledger_folder
 from lakehead.lake.landing import Pointer, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.lineage import Lineage
+from lakehead.lake.ports import Moved
 from lakehead.lake.progress import state_landings
 from lakehead.lake.table import IcebergTable, head_of
-from lakehead.maintain.lineage import Lineage
+from lakehead.maintain.tags import put_right
 from lakehead.state.model import Pointer as StatePointer
 from lakehead.state.state import State
 from lakehead.wire.errors import Unreadable
@@ -65,7 +68,8 @@ async def rebuild(
     """
     iceberg = table.load()
     lineage, sequences = Lineage(iceberg), await ledger.sequences(table.uuid)
-    head = head_of(iceberg.metadata).snapshot
+    stands = head_of(iceberg.metadata)
+    head = stands.snapshot
     settled = state.landings.pointer(table.uuid)
     newest = await _newest(table, lineage, head, sequences, said)
     _check_ledger(table, lineage, newest, settled.last_landing if settled else None, sequences)
@@ -77,6 +81,8 @@ async def rebuild(
         pointer = None if head is None else StatePointer(head, newest)
         told = [landing for snapshot in landings for landing in state_landings(snapshot)]
         state.landings.rebuild(table.uuid, pointer, told)
+        with suppress(Moved):  # by a landing, which has put its tag right; or the next one will
+            put_right(table, stands, newest)
     on_main = {snapshot.id for snapshot in landings}
     return Rebuilt(
         table=table.name,

@@ -1,8 +1,9 @@
 """Removing what nobody published: files that nothing refers to, and branches that a crash has left.
 
-What is removed was listed before an empty snapshot was published. Whoever still meant to publish it is fenced off by
-that snapshot; whoever was quicker has made it referred to. That is what makes it safe. The age only spares those who
-are still at work from doing it again, and writers that are not Lakehead from losing what they write.
+What is removed was listed before the sweep's tag was moved, and every publication requires that tag where it was when
+the rows were staged. So whoever still meant to publish is fenced off, and whoever was quicker has made it referred to.
+That is what makes it safe. The age only spares those who are still at work from doing it again, and writers that are
+not Lakehead from losing what they write. The tag's snapshot holds nothing, so it keeps nothing from being expired.
 """
 
 import posixpath
@@ -15,22 +16,23 @@ from datetime import timedelta
 
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, RemoveSnapshotRefUpdate
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.lake.commits import SWEEP, Changes, empty, set_ref
+from lakehead.lake.commits import SWEEP, Changes, added, empty, empty_table, set_tag
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.merge import BRANCH, branch_made_at
 from lakehead.lake.ports import Moved
 from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import THREADS, File, Folder, check_may_remove
 from lakehead.maintain.references import Incomplete, References
+from lakehead.maintain.tags import keeps_rows
 
 AGE = timedelta(days=3)
 TRIES = 10
-"""How often landings may be quicker than the empty snapshot."""
+"""How often landings may be quicker than the sweep's own commit."""
 
 FOLDERS = ("data", "metadata")
 _METADATA = ".metadata.json"
@@ -53,7 +55,8 @@ class Swept:
     """Files that nothing refers to and that are not old enough."""
 
     snapshot: SnapshotId | None = None
-    """The empty snapshot that fences off whoever still meant to publish them; None where nothing was changed."""
+    """The snapshot that the sweep's tag was moved to, which fences off whoever still meant to publish them; None where
+    nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ async def sweep(
 ) -> Swept:
     """Remove files below the table's location that nothing refers to, and our branches, if they are older than that.
 
-    Where there is nothing to remove, nothing is published. `dropped` names the uuids of tables that were dropped and
+    Where there is nothing to remove, nothing is changed. `dropped` names the uuids of tables that were dropped and
     have left their files in the same folder: they may go too. Raises `Misconfigured` where the folder holds files of a
     table that is not named so, or where nobody may remove files (`gc.enabled`), `Unavailable` when landings were
     quicker each time, and `Incomplete`.
@@ -88,7 +91,7 @@ async def sweep(
     _check_listing(iceberg, references, listed, folders)
     _check_alone(table, folders[-1], listed, referenced, dropped)
     strays = _strays(iceberg, listed, referenced, before_ns)
-    if dry_run or not (strays.files or strays.branches):
+    if dry_run or not (strays.files or strays.branches or keeps_rows(iceberg, SWEEP)):
         return _told(table, strays.files, strays, snapshot=None)
     snapshot, branches = await _fence_off(table, strays.branches)
     # Read anew: what was published since it was listed must stay.
@@ -128,18 +131,19 @@ def _left_branches(metadata: TableMetadata, before_ms: int) -> dict[str, Snapsho
 async def _fence_off(
     table: IcebergTable, branches: Mapping[str, SnapshotId]
 ) -> tuple[SnapshotId, Mapping[str, SnapshotId]]:
-    """Publish an empty snapshot, tag it, and drop those of the branches that nobody has moved; all in one commit."""
+    """Move the sweep's tag to a new snapshot, and drop those of the branches that nobody has moved; in one commit."""
     ours: dict[SnapshotId, dict[str, SnapshotId]] = {}
 
     def changes(iceberg: Iceberg) -> Changes:
-        updates = empty(iceberg, {})
-        made = next(update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
         refs = iceberg.metadata.refs
+        # Whoever is about to make a table's first snapshot requires nothing but that main has none.
+        updates = empty_table(iceberg) if MAIN_BRANCH in refs else empty(iceberg, {})
+        made = added(updates)
         left = {name: at for name, at in branches.items() if name in refs and refs[name].snapshot_id == at}
         ours[made] = left
         removed = (RemoveSnapshotRefUpdate(ref_name=name) for name in left)
         required = (AssertRefSnapshotId(ref=name, snapshot_id=at) for name, at in left.items())
-        return (*updates, set_ref(SWEEP, SnapshotRefType.TAG, made), *removed), tuple(required)
+        return (*updates, set_tag(SWEEP, made), *removed), tuple(required)
 
     for _ in range(TRIES):
         try:

@@ -51,7 +51,7 @@ def sweep(
 ) -> None:
     """Remove files that no snapshot holds, and branches that a crash has left.
 
-    Only in the folders data and metadata of the table's location. An empty snapshot is published first, so that no
+    Only in the folders data and metadata of the table's location. The tag lakehead-sweep is moved first, so that no
     landing can publish what is being removed. No Spark session is started.
 
     Example: lakehead maintain sweep raw.orders --config shop.json --dry-run
@@ -92,7 +92,7 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
     """Expire old snapshots, with the files that only they hold.
 
     The last landing and all after it stay, and so does whatever a branch or tag points at. Landings are settled first,
-    so that the ledger has those that go. Use this one: an expiry that does not know of landings stops them.
+    so that the ledger has those that go. Use this one: an expiry that does not know of landings may stop them.
 
     Example: lakehead maintain expire sales.orders --state sqlite:///state.db --ledger file:///data/records
     """

@@ -49,7 +49,8 @@ def rebuild(  # noqa: PLR0913 - typer's shape: one argument for each option
 
     Use it after the state was lost or brought back from a backup, and after a table was rolled back, replaced, or
     expired by somebody else: landings stop there and say so. Only what the table's main branch holds counts as landed
-    afterwards. Leases and plans of the table are forgotten; what was under way is done again.
+    afterwards. Leases and plans of the table are forgotten; what was under way is done again. A ledger that lacks a
+    landing which is known to be settled is refused: it is not the one of the landings.
 
     Example: lakehead state rebuild raw.orders --config shop.json --dry-run
     """

@@ -11,12 +11,14 @@ from lakehead.lake.landing import SnapshotId
 
 
 class Lineage:
-    """Finds snapshots in a table's metadata, and in the files of its metadata log where it must."""
+    """Finds snapshots in a table's metadata, and in the files of its metadata log where it must and may."""
 
-    def __init__(self, table: Iceberg) -> None:
+    def __init__(self, table: Iceberg, *, older: bool = True) -> None:
+        """Look at a table as it was loaded; without `older`, at nothing but the metadata that it has now."""
         self._table = table
         self._known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-        self._older = [entry.metadata_file for entry in table.metadata.metadata_log]  # the newest is the last
+        log = table.metadata.metadata_log if older else []
+        self._older = [entry.metadata_file for entry in log]  # the newest is the last
         self._made_since: set[SnapshotId] = set()
 
     @property

@@ -1,0 +1,51 @@
+"""Our own tags on a table, where they belong: none of them keeps rows that nobody needs."""
+
+from pyiceberg.table import Table as Iceberg
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, TableUpdate
+
+from lakehead.lake.commits import LAST_LANDING, SWEEP, Changes, added, empty_table, set_tag
+from lakehead.lake.landing import Head, SnapshotId
+from lakehead.lake.table import IcebergTable
+
+
+def keeps_rows(table: Iceberg, tag: str) -> bool:
+    """Whether a tag is on a snapshot that holds files."""
+    snapshot = table.metadata.snapshot_by_name(tag) if tag in table.metadata.refs else None
+    return snapshot is not None and bool(snapshot.manifests(table.io))
+
+
+def misplaced(table: Iceberg, last_landing: SnapshotId | None) -> set[str]:
+    """Which of our tags are not where they belong.
+
+    The landing's belongs on main's last landing: after a rollback it is on one that main has lost. The sweep's belongs
+    on a snapshot without files: earlier versions put it on main.
+    """
+    tagged = table.metadata.refs.get(LAST_LANDING)
+    wrong = {LAST_LANDING} if (tagged.snapshot_id if tagged else None) != _present(table, last_landing) else set()
+    return wrong | ({SWEEP} if keeps_rows(table, SWEEP) else set())
+
+
+def put_right(table: IcebergTable, at: Head, last_landing: SnapshotId | None) -> None:
+    """Move our tags to where they belong, if there is something to move. Raises `Moved` if the table stands elsewhere.
+
+    Whoever has staged rows meanwhile stages them again where the sweep's tag is moved.
+    """
+    if misplaced(table.load(), last_landing):
+        table.commit(at, lambda iceberg: _changes(iceberg, last_landing))
+
+
+def _changes(table: Iceberg, last_landing: SnapshotId | None) -> Changes:
+    wrong, updates = misplaced(table, last_landing), list[TableUpdate]()
+    if LAST_LANDING in wrong:
+        right = _present(table, last_landing)
+        removed = RemoveSnapshotRefUpdate(ref_name=LAST_LANDING)
+        updates.append(removed if right is None else set_tag(LAST_LANDING, right))
+    if SWEEP in wrong:
+        made = empty_table(table)
+        updates += [*made, set_tag(SWEEP, added(made))]
+    return tuple(updates), ()
+
+
+def _present(table: Iceberg, snapshot: SnapshotId | None) -> SnapshotId | None:
+    """A snapshot, unless it has expired."""
+    return snapshot if snapshot is not None and table.metadata.snapshot_by_id(snapshot) else None
