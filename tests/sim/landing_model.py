@@ -44,6 +44,10 @@ class Lake:
     added: dict[SnapshotId, Files] = field(default_factory=dict)
     main: SnapshotId | None = None
     sweep: SnapshotId | None = None
+    tag: SnapshotId | None = None
+    """On the newest landing: nobody's expiry takes that one."""
+    older: dict[SnapshotId, Snapshot] = field(default_factory=dict)
+    """Expired snapshots that older metadata files still tell of."""
     files: dict[int, Landing] = field(default_factory=dict)
     staged_at: dict[int, float] = field(default_factory=dict)
     ledger: dict[SnapshotId, Snapshot] = field(default_factory=dict)
@@ -53,18 +57,36 @@ class Lake:
     def head(self) -> Head:
         return Head(self.main, self.sweep)
 
-    def commit(self, at: Head, files: Files, landing: Landing | None, *, sweep: bool = False) -> None:
+    def commit(self, at: Head, files: Files, landing: Landing) -> None:
         """Iceberg's compare-and-set, on both references."""
+        self._require(at)
+        number = self._add(at.snapshot, files, landing)
+        self.main = self.tag = number
+        self.world.note(f"snapshot {number}: {_units(landing)}")
+        self.check()
+
+    def commit_sweep(self, at: Head) -> None:
+        """Move the sweep's reference to a snapshot that holds nothing. Main stays, unless it is the table's first."""
+        self._require(at)
+        self.sweep = self._add(None, frozenset(), None)
+        if self.main is None:
+            self.main = self.sweep
+        self.world.note(f"snapshot {self.sweep}: of a sweep")
+
+    def commit_of_others(self) -> None:
+        """Somebody else's snapshot on main, such as a compaction: it changes no row."""
+        self.main = self._add(self.main, frozenset(), None)
+        self.world.note(f"snapshot {self.main}: somebody else's")
+
+    def _require(self, at: Head) -> None:
         if self.head != at:
             raise Moved(f"the table is at {self.head}, not at {at}")
+
+    def _add(self, parent: SnapshotId | None, files: Files, landing: Landing | None) -> SnapshotId:
         number = next(self.numbers)
-        self.snapshots[number] = Snapshot(number, at.snapshot, number, landing)
+        self.snapshots[number] = Snapshot(number, parent, number, landing)
         self.added[number] = files
-        self.main = number
-        if sweep:
-            self.sweep = number
-        self.world.note(f"snapshot {number}{' (sweep)' if sweep else ''}: {_units(landing)}")
-        self.check()
+        return number
 
     def ancestors(self, of: SnapshotId | None) -> Iterable[SnapshotId]:
         """From a snapshot back, as far as the history goes."""
@@ -92,10 +114,11 @@ class Lake:
     expired: dict[SnapshotId, SnapshotId | None] = field(default_factory=dict)
 
     def expire(self, keep: Iterable[SnapshotId]) -> None:
-        """Forget snapshots; their rows stay where main still has them."""
-        kept = set(keep)
+        """Forget snapshots that no reference is on; their rows stay where main still has them."""
+        kept = {*keep, self.main, self.sweep, self.tag}
         for number in [number for number in self.snapshots if number not in kept]:
-            self.expired[number] = self.snapshots.pop(number).parent
+            self.older[number] = self.snapshots.pop(number)
+            self.expired[number] = self.older[number].parent
 
     def records(self) -> Counter[int]:
         """How often each record is in the table."""
@@ -212,12 +235,13 @@ class ModelTable:
 
     async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
         await self.wire.delay()
+        told = self.lake.snapshots if after is None else {**self.lake.older, **self.lake.snapshots}
         chain: list[Snapshot] = []
-        for number in self.lake.ancestors(upto):
-            if number == after:
-                break
-            chain.append(self.lake.snapshots[number])
-        if (chain[-1].parent if chain else upto) != after:
+        at = upto
+        while at is not None and at != after and at in told:
+            chain.append(told[at])
+            at = told[at].parent
+        if at != after:
             raise HistoryBroken(f"{upto} does not lead back to {after}")
         return chain[::-1]
 
@@ -360,12 +384,12 @@ class ModelStager:
 
 
 async def sweep(lake: Lake, wire: Wire, *, fence_first: bool = True) -> None:
-    """Remove files that nobody published: list them, publish an empty snapshot, and only then delete."""
+    """Remove files that nobody published: list them, move the sweep's reference, and only then delete."""
     listed = lake.files.keys() - lake.live_files()
     await wire.delay()
     if fence_first:
         try:
-            lake.commit(lake.head, frozenset(), None, sweep=True)
+            lake.commit_sweep(lake.head)
         except Moved:
             return
         await wire.delay()
@@ -391,35 +415,67 @@ def expire_ours(lake: Lake) -> None:
     chain = list(lake.ancestors(lake.main))
     landings = [number for number in chain if lake.snapshots[number].landing is not None]
     if landings:
+        lake.tag = landings[0]
         lake.expire(chain[: chain.index(landings[0]) + 1])
 
 
-def rebuild(lake: Lake, database: list[Database], *, record: bool = True) -> None:
+async def rebuild(
+    lake: Lake,
+    database: list[Database],
+    wire: Wire,
+    *,
+    ledger: dict[SnapshotId, Snapshot] | None = None,
+    record: bool = True,
+    check: bool = True,
+) -> None:
     """`state rebuild`: follow the chain of landings back from main, through snapshots and then through the ledger.
 
-    It knows what metadata and ledger tell, no more. Where they do not tell what had landed, it refuses.
+    It knows what metadata, its log, the state and the ledger tell, no more. Where they do not tell what had landed, it
+    refuses. Each read and each write takes its time: others go on meanwhile, and it may die between any two.
     """
-    newest = lake.main
-    while newest is not None and newest not in lake.ledger:
-        snapshot = lake.snapshots.get(newest)
-        if snapshot is None:
-            raise HistoryBroken(f"nobody knows whether {newest} was a landing")
-        if snapshot.landing is not None:
+    own = lake.ledger if ledger is None else ledger
+    await wire.delay()
+    main, present, told = lake.main, dict(lake.snapshots), {**lake.older, **lake.snapshots}
+    await wire.delay()
+    known, settled = dict(own), database[0].pointer.last_landing
+    newest = main
+    while newest is not None and newest not in known:
+        if newest not in told:
+            if known or (check and any(snapshot.landing for snapshot in told.values())):
+                raise HistoryBroken(f"nobody knows whether {newest} was a landing")
+            newest = None
+        elif told[newest].landing is not None:
             break
-        newest = snapshot.parent
-    fresh = Database(rows={unit: replace(row, landed=None) for unit, row in database[0].rows.items()})
+        else:
+            newest = told[newest].parent
+    if check:
+        asked = told if newest is None else present
+        needed = {settled, *(one.landing.before for one in asked.values() if one.landing)}
+        if lacking := needed - known.keys() - {None} - ({newest} & present.keys()):
+            raise HistoryBroken(f"the ledger lacks {sorted(number for number in lacking if number)}")
+    chain: list[Snapshot] = []
     at = newest
     while at is not None:
-        # Like every settling, it goes to the ledger first: once the pointer is past a landing, nobody else records it.
-        if record and at in lake.snapshots:
-            lake.ledger.setdefault(at, lake.snapshots[at])
-        known = lake.snapshots[at] if at in lake.snapshots else lake.ledger.get(at)
-        if known is None:
+        one = known.get(at) or told.get(at)
+        if one is None or one.landing is None:
             raise HistoryBroken(f"landing {at} is neither in a snapshot nor in the ledger")
-        fresh.remember(known)
-        at = known.landing.before if known.landing else None
-    fresh.pointer = Pointer(lake.main, newest)
+        chain.append(one)
+        at = one.landing.before
+    for snapshot in chain:
+        # Like every settling, it goes to the ledger first: once the pointer is past a landing, nobody else records it.
+        if record and snapshot.id not in own:
+            await wire.delay()
+            own[snapshot.id] = snapshot
+    await wire.delay()
+    fresh = Database(rows={unit: replace(row, landed=None) for unit, row in database[0].rows.items()})
+    for snapshot in reversed(chain):
+        fresh.remember(snapshot)
+    fresh.pointer = Pointer(main, newest)
     database[0] = fresh
+    wire.world.note(f"the state is rebuilt up to {main}, its last landing is {newest}")
+    await wire.delay()
+    if lake.main == main:
+        lake.tag = newest if newest in lake.snapshots else None
 
 
 def replace_table(lake: Lake) -> None:

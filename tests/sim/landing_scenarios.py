@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakehead.errors import OutcomeUnknown, Unavailable
-from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, Unit
+from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, SnapshotId, Unit
 from lakehead.lake.landing import Pointer as PointerTo
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
 from lakehead.lake.protocol import LOOK_AFTER, Lander, Reaching
@@ -49,6 +49,7 @@ class Variant:
     sweep_fences: bool = True
     rebuild_records: bool = True
     look_after: timedelta = LOOK_AFTER
+    rebuild_checks: bool = True
     may_stop: bool = False
     """Whether something happens that only an operator can decide; else a fence that stops is a fault."""
 
@@ -65,6 +66,9 @@ class Scene:
     queue: set[Unit] = field(default_factory=lambda: set(UNITS))
     """Messages that nobody has acknowledged: they come again and again."""
     processes: list[Process] = field(default_factory=list)
+    lost: bool = False
+    """Whether the state was lost or brought back and is not rebuilt yet: then a fence may stop."""
+    rebuilt_at: float = 0.0
 
     def start(self, name: str) -> None:
         process = self.world.process(name)
@@ -88,6 +92,7 @@ async def work(name: str, scene: Scene) -> None:
         look_after=variant.look_after,
     )
     for _ in range(8):
+        began = world.clock.monotonic()
         wanted = [unit for unit in sorted(scene.queue) if world.random.random() < 0.5]
         try:
             ours = await progress.acquire(wanted, scene.queue)
@@ -98,10 +103,11 @@ async def work(name: str, scene: Scene) -> None:
         except (Unavailable, OutcomeUnknown):
             world.note("gives up for now")
         except HistoryBroken as broken:
-            if not variant.may_stop:
-                raise Violation(f"the fence stops without a cause: {broken}") from broken
             world.note(f"stops: {broken}")
-            return
+            if variant.may_stop:
+                return
+            if not scene.lost and scene.rebuilt_at < began:
+                raise Violation(f"the fence stops without a cause: {broken}") from broken
         await world.clock.sleep(world.random.uniform(0, 0.3))
 
 
@@ -126,7 +132,7 @@ async def drain(scene: Scene) -> None:
         if not scene.variant.may_stop:
             raise
         try:
-            rebuild(lake, database)
+            await rebuild(lake, database, quiet)
         except HistoryBroken as broken:
             scene.world.note(f"the rebuild stops: {broken}")
             return  # Nothing lands any more, and nothing is twice: that was checked after every commit.
@@ -194,19 +200,62 @@ async def pruning(scene: Scene) -> None:
 
 
 async def lost_state(scene: Scene) -> None:
-    """The database is gone, and is rebuilt from ledger and snapshots before anybody goes on."""
-    scene.world.note("the state is lost and rebuilt")
-    scene.database[0] = Database()
-    rebuild(scene.lake, scene.database, record=scene.variant.rebuild_records)
+    """The database is gone, and is rebuilt from ledger and snapshots while others go on as far as they can."""
+    scene.world.note("the state is lost")
+    scene.database[0], scene.lost = Database(), True
+    await repair(scene)
 
 
 async def restored_state(scene: Scene) -> None:
     """The database comes back as it was a while ago, and is rebuilt."""
     old = backup(scene.database)
     await scene.world.clock.sleep(scene.world.random.uniform(0, 1))
-    scene.world.note("the state is restored from a backup and rebuilt")
-    scene.database[0] = old
-    rebuild(scene.lake, scene.database, record=scene.variant.rebuild_records)
+    scene.world.note("the state is restored from a backup")
+    scene.database[0], scene.lost = old, True
+    await repair(scene)
+
+
+async def mistyped_ledger(scene: Scene) -> None:
+    """The state, lost or not, is rebuilt with a ledger that knows nothing."""
+    scene.world.note("the state is rebuilt with an empty ledger")
+    if scene.world.random.random() < 0.5:
+        scene.database[0] = Database()
+    await repair(scene, ledger={})
+
+
+async def repair(scene: Scene, ledger: dict[int, Snapshot] | None = None) -> None:
+    """An operator rebuilds the state. Whoever does it may die in the middle; then it is begun anew, some time later."""
+    world, variant, lake = scene.world, scene.variant, scene.lake
+    refused: list[HistoryBroken] = []
+
+    async def attempt() -> None:
+        try:
+            await rebuild(
+                lake,
+                scene.database,
+                scene.wire,
+                ledger=ledger,
+                record=variant.rebuild_records,
+                check=variant.rebuild_checks,
+            )
+        except HistoryBroken as broken:
+            world.note(f"the rebuild refuses: {broken}")
+            refused.append(broken)
+
+    while True:
+        operator = world.process("operator")
+        operator.spawn(attempt())
+        if world.random.random() < 0.5:
+            await world.clock.sleep(world.random.uniform(0, 0.2))
+            if not operator.done:
+                operator.crash()
+                await world.clock.sleep(world.random.uniform(0, 0.5))
+                continue
+        await world.until(operator)
+        break
+    if refused and not variant.may_stop:
+        raise Violation(f"the rebuild stops without a cause: {refused[0]}")
+    scene.lost, scene.rebuilt_at = False, world.clock.monotonic()
 
 
 async def rollback(scene: Scene) -> None:
@@ -217,12 +266,34 @@ async def rollback(scene: Scene) -> None:
         scene.world.note(f"main is rolled back to {scene.lake.main}")
 
 
+async def foreign_commits(scene: Scene) -> None:
+    """Somebody else writes to the table: nothing of ours, but on main."""
+    for _ in range(scene.world.random.randint(1, 3)):
+        scene.lake.commit_of_others()
+
+
 async def foreign_expiry(scene: Scene) -> None:
-    """Somebody else expires snapshots, and keeps only the newest ones."""
+    """Somebody else expires snapshots, and keeps only the newest ones and what references are on.
+
+    Not before anything is settled: such a table is adopted by a rebuild.
+    """
     chain = list(scene.lake.ancestors(scene.lake.main))
-    if chain:
+    if chain and scene.database[0].pointer.snapshot is not None:
         scene.lake.expire(chain[: scene.world.random.randint(1, len(chain))])
         scene.world.note("somebody else expires snapshots")
+
+
+async def forgotten_metadata(scene: Scene) -> None:
+    """Older metadata files are deleted: nothing tells of expired snapshots any more."""
+    scene.lake.older.clear()
+    scene.world.note("older metadata is deleted")
+
+
+async def cut_off_history(scene: Scene) -> None:
+    """All of it at once: nothing leads from main back to the last landing any more."""
+    await foreign_commits(scene)
+    await foreign_expiry(scene)
+    await forgotten_metadata(scene)
 
 
 async def replacement(scene: Scene) -> None:
@@ -298,12 +369,32 @@ class TakesUnknownForNo(Lander[Files]):
 
 
 class ForgetsTheSweep(ModelTable):
-    """Broken on purpose: requires main where it was, which a rollback can restore though files were swept since."""
+    """Broken on purpose: requires main where it was, and a sweep does not move main."""
 
     async def publish(self, staged: Staged[Files], at: Head) -> None:
         if self.lake.main != at.snapshot:
             raise Moved("main has moved")
         await super().publish(staged, self.lake.head)
+
+
+class TrustsTheTag(ModelTable):
+    """Broken on purpose: where the history is cut off, the tag tells the last landing; though main may have lost it."""
+
+    async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
+        try:
+            return await super().history(after, upto)
+        except HistoryBroken:
+            if after is None or self.lake.tag != after:
+                raise
+            return []
+
+
+class PlansWhereverThePointerIs(ModelProgress):
+    """Broken on purpose: plans by what the state knows, without asking whether it knows it up to the fenced head."""
+
+    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+        del at
+        return await super().plan(table, at=self.now.pointer.snapshot, units=units)
 
 
 class HeadBeforePointer(Lander[Files]):
@@ -354,22 +445,33 @@ STOPPABLE = Variant(may_stop=True)
 LOOKS = Variant(look_after=timedelta(seconds=CLEANED_AFTER / 2))
 
 LANDING_SOUND: dict[str, Scenario] = {
-    "landing": landing(Variant(), *QUIET),
+    "landing": landing(Variant(), *QUIET, forgotten_metadata),
     "landing_with_lost_state": landing(Variant(), *QUIET, lost_state, restored_state),
     "landing_with_outages": landing(Variant(), *QUIET, outage, outage),
     # Without pauses and late commits: what is removed between the look and the commit is lost, as with any writer.
     "landing_with_foreign_cleanup": landing(LOOKS, crash, sweeping, our_expiry, outage, foreign_cleanup, lost=0),
     "landing_with_rollback": landing(STOPPABLE, *QUIET, rollback),
-    "landing_with_foreign_expiry": landing(STOPPABLE, *QUIET, foreign_expiry),
+    "landing_with_foreign_expiry": landing(Variant(), *QUIET, foreign_commits, foreign_expiry),
+    "landing_with_forgotten_history": landing(
+        STOPPABLE, *QUIET, rollback, foreign_commits, foreign_expiry, forgotten_metadata
+    ),
+    "landing_with_mistyped_ledger": landing(STOPPABLE, *QUIET, cut_off_history, mistyped_ledger),
     "landing_with_replaced_table": landing(STOPPABLE, *QUIET, rollback, replacement),
 }
 LANDING_BROKEN: dict[str, Scenario] = {
     "landing_plan_before_fence": landing(Variant(lander=PlansBeforeTheFence), *QUIET),
     "landing_head_before_pointer": landing(Variant(lander=HeadBeforePointer), *QUIET),
-    "landing_blind_pointer": landing(Variant(progress=MovesThePointerBlindly), *QUIET),
+    "landing_blind_pointer": landing(Variant(progress=MovesThePointerBlindly), *QUIET, forgotten_metadata),
     "landing_old_lease": landing(Variant(progress=PlansOnAnOldLease), pause, pruning, lost=0),
-    "landing_sweep_forgotten_by_rollback": landing(
-        Variant(table=ForgetsTheSweep, may_stop=True), pause, sweeping, rollback
+    "landing_sweep_forgotten": landing(Variant(table=ForgetsTheSweep), pause, sweeping),
+    "landing_tag_trusted": landing(
+        Variant(table=TrustsTheTag, may_stop=True), rollback, foreign_commits, foreign_expiry, forgotten_metadata
+    ),
+    "landing_plan_ignores_pointer": landing(
+        Variant(progress=PlansWhereverThePointerIs), *QUIET, lost_state, restored_state
+    ),
+    "landing_rebuild_with_any_ledger": landing(
+        Variant(rebuild_checks=False, may_stop=True), cut_off_history, mistyped_ledger
     ),
     "landing_sweep_without_fence": landing(Variant(sweep_fences=False), pause, sweeping),
     "landing_rebuild_without_ledger": landing(Variant(rebuild_records=False), *QUIET, lost_state, restored_state),

@@ -12,10 +12,9 @@ from tests.support.effort import SOAKING, effort
 HUNT_WITHIN = 20_000
 
 RARE = {
-    "landing_blind_pointer": (1023, 1035, 3552),
+    "landing_blind_pointer": (587,),
     "landing_old_lease": (163, 562, 852),
-    "landing_rebuild_without_ledger": (5036, 6921, 9377),
-    "landing_sweep_forgotten_by_rollback": (1097, 1318, 2183),
+    "landing_rebuild_without_ledger": (519, 694, 878),
 }
 """Seeds that once caught what is seldom caught, tried first. A change to the simulator or to a protocol may make them
 miss; then the hunt finds others, and these are to be replaced."""
