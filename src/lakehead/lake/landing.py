@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from hashlib import sha256
 
@@ -73,6 +73,8 @@ class Snapshot:
     parent: SnapshotId | None
     sequence: int
     landing: Landing | None = None
+    source: SnapshotId | None = None
+    """The snapshot that this landing was cherry-picked from. What is before it on main is not what was before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,22 @@ class Pointer:
 
 
 BEGINNING = Pointer(None, None)
+
+
+def chained(snapshots: Iterable[Snapshot], last: SnapshotId | None) -> list[Snapshot]:
+    """Main's snapshots, oldest first, where a landing that was cherry-picked names the one before it on main.
+
+    `last` is the last landing before them all.
+    """
+    chain = []
+    for snapshot in snapshots:
+        landing = snapshot.landing
+        if landing is not None and snapshot.source is not None:
+            chain.append(replace(snapshot, landing=replace(landing, before=last)))
+        else:
+            chain.append(snapshot)
+        last = snapshot.id if landing is not None else last
+    return chain
 
 
 def token_of(pipeline: str, table_uuid: str, units: Iterable[Unit]) -> str:

@@ -39,6 +39,11 @@ class StoreLedger:
         found = await self.store.get(key)
         return None if found is None else decode_entry(table, key, found.body)
 
+    async def find(self, table: str, snapshot: int) -> Snapshot | None:
+        """One landing by its snapshot alone, or None where it was never settled. Lists the table's ledger."""
+        sequence = (await self.sequences(table)).get(snapshot)
+        return None if sequence is None else await self.read(table, snapshot, sequence)
+
     async def sequences(self, table: str) -> dict[int, int]:
         """The sequence number of every landing that was settled, by its snapshot; also of those rolled back since."""
         places = [ledger_place(entry.key) async for page in self.store.list(ledger_folder(table)) for entry in page]

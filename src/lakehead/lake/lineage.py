@@ -32,6 +32,10 @@ class Lineage:
             self._read_older()
         return list(self._known.values())
 
+    def has(self, snapshot: SnapshotId) -> bool:
+        """Whether a snapshot is told of by what was read so far."""
+        return snapshot in self._known
+
     def find(self, snapshot: SnapshotId) -> Snapshot | None:
         """A snapshot, wherever it is still told of; None if nowhere."""
         while snapshot not in self._known and self._older:

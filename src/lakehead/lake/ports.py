@@ -18,6 +18,10 @@ class HistoryBroken(LakeheadError):
     """A table's history does not lead from its head back to where it was last settled. An operator must decide."""
 
 
+class SourceUnknown(HistoryBroken):
+    """A snapshot was cherry-picked from one of which nothing tells any more whether it was a landing."""
+
+
 class Moved(LakeheadError):
     """The table's head is no longer where it was fenced, so nothing was published. Fence again."""
 

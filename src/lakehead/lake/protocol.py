@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.ids import Random
-from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Pointer, Reached, Share, Unit, token_of
+from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Pointer, Reached, Share, Unit, chained, token_of
 from lakehead.lake.ports import HistoryBroken, Ledger, Moved, Progress, Rows, Staged, Stager, Table, Turns
 from lakehead.storage.backoff import Backoff, TimedBackoff
 
@@ -240,7 +240,7 @@ async def fence(table: Table[Rows], progress: Progress, ledger: Ledger) -> Fence
         if head.snapshot == pointer.snapshot:
             return Fence(head, pointer.last_landing)
         try:
-            snapshots = await table.history(pointer.snapshot, head.snapshot)
+            snapshots = chained(await table.history(pointer.snapshot, head.snapshot), pointer.last_landing)
         except HistoryBroken:
             if broken_at == (pointer, head):
                 raise

@@ -1,6 +1,6 @@
 """An Iceberg table, as the landing protocol asks for it: its head, its history, and one commit that moves main."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,7 @@ from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.lineage import Lineage
-from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, Staged
+from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, SourceUnknown, Staged
 from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.rows import Branch, NewFiles
 from lakehead.storage.backoff import Backoff
@@ -38,6 +38,12 @@ from lakehead.wire.errors import Unreadable
 
 COMMITS = Backoff(attempts=10, first_seconds=0.05, cap_seconds=2.0)
 """Tries of a commit that is refused though nobody has moved main."""
+
+SOURCE = "source-snapshot-id"
+"""Iceberg's property of a cherry-picked snapshot: which one it was picked from."""
+
+WAP = "published-wap-id"
+"""Iceberg's property of a cherry-picked snapshot that was staged under an id, as no landing is."""
 
 FORMAT_VERSION = 2
 """The only one: earlier ones have no sequence numbers, and PyIceberg does not write later ones."""
@@ -123,7 +129,7 @@ class IcebergTable:
             found = lineage.find(at)
             if found is None:
                 break
-            chain.append(await self.told(found))
+            chain.append(await self.told(found, lineage))
             at = lineage.parent(at)
         if at != after or (at is None and not _begins(chain)):
             raise HistoryBroken(self._broken(table.metadata, after, upto, chain[-1].id if chain else None, missing=at))
@@ -205,14 +211,17 @@ class IcebergTable:
             ) from error
         return None
 
-    async def told(self, found: IcebergSnapshot) -> Snapshot:
-        """A snapshot in our words, with the landing that it says it is.
+    async def told(self, found: IcebergSnapshot, lineage: Lineage | None = None) -> Snapshot:
+        """A snapshot in our words, with the landing that it says it is, or that it was cherry-picked from.
 
-        Raises `HistoryBroken` if nobody knows any more which units it brought.
+        A landing that was cherry-picked does not say which one is before it: see `chained`. Raises `HistoryBroken` if
+        nobody knows any more which units it brought.
         """
         snapshot = Snapshot(found.snapshot_id, found.parent_snapshot_id, found.sequence_number or 0)
         summary = found.summary.additional_properties if found.summary else {}
         said = from_summary(summary, f"snapshot {snapshot.id} of {self.name}")
+        if said is None and SOURCE in summary:
+            return await self._picked(snapshot, summary, lineage or Lineage(self._seen))
         if said is None:
             return snapshot
         landing, kept = said
@@ -233,6 +242,24 @@ class IcebergTable:
                 f"CALL {self.catalog.name}.system.rollback_to_snapshot('{self.name}', {snapshot.parent})."
             )
         return replace(snapshot, landing=known.landing)
+
+    async def _picked(self, snapshot: Snapshot, summary: Mapping[str, str], lineage: Lineage) -> Snapshot:
+        """A cherry-picked snapshot, with the landing that its source is: Iceberg copies none of its properties."""
+        source = int(summary[SOURCE])
+        known = None if lineage.has(source) else await self._ledger.find(self._uuid, source)
+        if known is None and (found := lineage.find(source)) is not None:
+            if (found.sequence_number or 0) >= snapshot.sequence:
+                raise Unreadable(f"Snapshot {snapshot.id} of {self.name} names {source} as its source, which is newer.")
+            known = await self.told(found, lineage)
+        if known is not None and known.landing is not None:
+            return replace(snapshot, landing=replace(known.landing, before=None), source=source)
+        if known is not None or WAP in summary:  # what others wrote first and published later is no landing
+            return snapshot
+        raise SourceUnknown(
+            f"Snapshot {snapshot.id} of {self.name} was cherry-picked from snapshot {source}, which has expired, and "
+            "neither the ledger nor a metadata file tells whether that was a landing. Nothing is landed until you "
+            f"decide: lakehead state rebuild {self.name} with --last-landing and the last landing that the table holds."
+        )
 
     def _broken(
         self,
@@ -269,7 +296,7 @@ def _begins(chain: Sequence[Snapshot]) -> bool:
 
     That the oldest has no parent is not enough: PyIceberg's expiry takes the parent from the oldest that it keeps.
     """
-    landings = [snapshot.landing for snapshot in chain if snapshot.landing is not None]
+    landings = [snapshot.landing for snapshot in chain if snapshot.landing is not None and snapshot.source is None]
     return landings[-1].before is None if landings else not chain or chain[-1].sequence <= 1
 
 

@@ -133,7 +133,7 @@ async def _record(
         if snapshot.landing is None:
             continue
         before = snapshot.landing.before
-        if first and before is not None and before not in known:
+        if first and snapshot.source is None and before is not None and before not in known:
             raise Misconfigured(
                 f"The ledger does not have landing {before} of table {table.name}, whose snapshot is gone. Is it "
                 "another ledger than that of the landings? Nothing was expired."

@@ -14,10 +14,10 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehead.errors import LakeheadError
 from lakehead.lake.documents import from_summary, ledger_folder
-from lakehead.lake.landing import Pointer, Snapshot, SnapshotId
+from lakehead.lake.landing import Pointer, Snapshot, SnapshotId, chained
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.lineage import Lineage
-from lakehead.lake.ports import Moved
+from lakehead.lake.ports import Moved, SourceUnknown
 from lakehead.lake.progress import state_landings
 from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.tags import put_right
@@ -103,8 +103,13 @@ async def _newest(
         found = lineage.find(at)
         if found is None:
             return _decided(table, lineage, at, sequences, said)
-        if (await table.told(found)).landing is not None:
-            break
+        try:
+            if (await table.told(found, lineage)).landing is not None:
+                break
+        except SourceUnknown:
+            if said is None:
+                raise
+            return _decided(table, lineage, at, sequences, said)
         parent = lineage.parent(at)
         if parent is None and not lineage.begins_at(at):
             return _decided(table, lineage, at, sequences, said)
@@ -183,7 +188,10 @@ async def _followed(
     while at is not None:
         snapshot = kept.get(at)
         if not isinstance(snapshot, Snapshot) and (found := lineage.find(at)) is not None:
-            snapshot = await table.told(found)
+            snapshot = await table.told(found, lineage)
+            if snapshot.source is not None:
+                before = await _newest(table, lineage, lineage.parent(at), sequences, None)
+                (snapshot,) = chained([snapshot], before)
         if isinstance(snapshot, BaseException):
             raise snapshot
         if snapshot is None or snapshot.landing is None:
