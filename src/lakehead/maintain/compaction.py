@@ -19,11 +19,9 @@ from lakehead.ids import Random
 from lakehead.lake.commits import live_files
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
+from lakehead.maintain.growth import MANY_MANIFESTS
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.storage.backoff import Backoff
-
-MANIFESTS = 100
-"""So many manifests are rewritten into few: every plan of a query reads them all."""
 
 _BEATEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 """Iceberg's words for a commit that another one came before, or whose answer was lost: it may be done again."""
@@ -83,7 +81,7 @@ class Compactor:
             if _position_deletes(table.load()):
                 row, more = await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
                 deletes, tries = row.rewritten_delete_files_count, tries + more
-            if _manifests(table.load()) >= MANIFESTS:
+            if _manifests(table.load()) >= MANY_MANIFESTS:
                 row, more = await self._call(table, "rewrite_manifests", None)
                 manifests, tries = row.rewritten_manifests_count, tries + more
         return Compacted(

@@ -13,7 +13,9 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
+from lakehead.run.doctor_tables import check_table, check_tables_of
 from lakehead.run.environment import spark_settings, state_password, store_settings
+from lakehead.run.tables import CatalogName, CatalogProperties, LakehouseFolder, chosen
 from lakehead.spark.settings import EMBEDDED, SparkSettings
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Store
@@ -30,11 +32,23 @@ def doctor(
         str | None,
         typer.Option(metavar="URL", help="The state to check: sqlite:///file, postgresql://… or mysql://…"),
     ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="A table to check, namespace.table: whether its metadata stays small."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A configuration whose tables to check, as --table does."),
+    ] = None,
+    lakehouse: LakehouseFolder = None,
+    catalog: CatalogName = None,
+    catalog_property: CatalogProperties = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Check Java, jars and a session; agents and gateways need none.")
     ] = True,
 ) -> None:
-    """Check the store, the state, Java, the jars, and that Spark reaches a catalog. One line each: ok, or what to do.
+    """Check the store, the state, tables, Java, the jars, and that Spark reaches a catalog. One line each: ok, or what
+    to do.
 
     The store: it can be reached and honours the preconditions that Lakehead relies on. Two small objects are written
     below _probe/ and deleted again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
@@ -43,6 +57,9 @@ def doctor(
 
     The state: it can be opened. Its tables are made if it has none, and brought up to date if they are older. The
     password is that of LAKEHEAD_STATE_PASSWORD, where it does not stand in the URL.
+
+    Tables: every commit writes a table's metadata anew, so a table that is landed in every few seconds needs its
+    snapshots expired. Where there are very many snapshots, metadata files or manifests, the line names the command.
 
     Spark: Java is that of JAVA_HOME, or the first on the path. Jars are fetched once into the cache (LAKEHEAD_CACHE,
     by default ~/.cache/lakehead), from LAKEHEAD_REPOSITORIES (by default Maven Central), or taken from a folder
@@ -57,6 +74,11 @@ def doctor(
         failures += _failures(lambda: _check_store(store, opened))
     if state:
         failures += _failures(lambda: _check_state(state, state_password()))
+    if table:
+        named = chosen(table, lakehouse, catalog, catalog_property)
+        failures += _failures(lambda: check_table(named, lakehouse, typer.echo))
+    if config:
+        failures += _failures(lambda: check_tables_of(config, typer.echo))
     if spark:
         with tempfile.TemporaryDirectory(prefix="lakehead-doctor-") as folder:
             settings = replace(spark_settings(), app_name="lakehead doctor", lakehouse=Path(folder))
@@ -68,12 +90,12 @@ def doctor(
         raise error
 
 
-def _failures(check: Callable[[], None]) -> list[LakeheadError]:
+def _failures(check: Callable[[], list[LakeheadError] | None]) -> list[LakeheadError]:
+    """What a check raises, or finds."""
     try:
-        check()
+        return check() or []
     except LakeheadError as error:
         return [error]
-    return []
 
 
 def _check_store(url: str, store: Store) -> None:
