@@ -85,13 +85,18 @@ class Pipeline:
             },
             "sources": {"source": dict(self.source)},
             "spark": {"lakehouse": str(self.lakehouse)},
-            "tables": [dict(table) for table in (self.tables if tables is None else tables)],
+            "tables": [{**self._late_commits(table), **table} for table in (self.tables if tables is None else tables)],
         }
         if self.sinks is not None:
             written["sinks"] = dict(self.sinks)
         path = self.folder / "config.json"
         path.write_text(json.dumps(written))
         return path
+
+    def _late_commits(self, table: Mapping[str, Any]) -> dict[str, str]:
+        """What a table needs where it has no lag and is read from a server that never tells of open transactions."""
+        needed = self.source["dialect"] == "mysql" and table["mode"] != "full" and not table.get("lag_seconds")
+        return {"late_commits": "accept"} if needed else {}
 
     def run(
         self,

@@ -180,6 +180,22 @@ def test_a_server_that_does_not_tell_of_open_transactions_says_so(
     assert "does not tell" in (sqlite.source.open_transactions().unknown or "")
 
 
+def test_a_prepared_transaction_does_not_say_when_it_began(postgresql: Database, postgres: Postgres) -> None:
+    name = postgresql.name()
+    postgresql.run(f"CREATE TABLE {name} (id bigint)")
+    with postgres.connect(postgresql.settings.database) as other:
+        other.execute("BEGIN")
+        other.execute(f"INSERT INTO {name} VALUES (1)".encode())
+        other.execute(f"PREPARE TRANSACTION '{name}'".encode())
+        try:
+            told = postgresql.source.open_transactions()
+        finally:
+            other.execute(f"ROLLBACK PREPARED '{name}'".encode())
+
+    assert told.unknown == "1 prepared transactions do not say when they began"
+    assert f"prepared as {name}" in (told.whose or "")
+
+
 def test_a_user_who_may_not_see_others_does_not_take_them_for_absent(
     postgresql: Database,
     postgres: Postgres,

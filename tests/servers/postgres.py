@@ -42,11 +42,33 @@ class Postgres:
                     _program("postgres", self._programs),
                     *("-D", str(self._folder / "data"), "-h", "127.0.0.1", "-p", str(self.port)),
                     *("-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=60"),
+                    *("-c", "max_prepared_transactions=2"),
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
         self._await_ready()
+
+    @spent_on(Mechanism.SERVER)
+    def standby(self) -> "Postgres":
+        """A hot standby of this server, not started yet."""
+        made = Postgres()
+        if os.geteuid() == 0:
+            shutil.chown(made._folder, "nobody", "nogroup")
+        subprocess.run(
+            [
+                *_as_nobody(),
+                _program("pg_basebackup"),
+                *("-D", str(made._folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-U", USER),
+                *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+            ],
+            env={**os.environ, "PGPASSWORD": PASSWORD},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        made._made = True
+        return made
 
     def stop(self) -> None:
         """Stop the server, if it runs, and remove its data."""

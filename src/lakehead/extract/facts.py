@@ -1,7 +1,7 @@
 """What a source tells before a plan is made, in the planner's words; and a plan's windows in the source's."""
 
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -12,7 +12,7 @@ from lakehead.extract.planning.planner import Capabilities, SourceFacts
 from lakehead.extract.planning.watermarks import Reach
 from lakehead.extract.planning.windows import Window
 from lakehead.extract.table import Rule
-from lakehead.source.port import Column, Filter, Nulls, Query, Source, TableInfo
+from lakehead.source.port import Column, Filter, Nulls, OpenTransactions, Query, Source, TableInfo
 from lakehead.source.port import Window as SourceWindow
 
 
@@ -55,26 +55,47 @@ class Increments:
         kept = f"({self.filter.sql}) AND {lacking}" if self.filter else lacking
         return self.source.count(Query(table=self.info, filter=Filter(kept)))
 
-    def facts(self) -> SourceFacts:
-        """What the source says now. Its clock comes first: whoever begins to write after that has a later moment."""
+    def check_possible(self) -> None:
+        """Raise `Misconfigured` if the source cannot be read in windows."""
+        if not self.source.can.incremental:
+            raise Misconfigured(
+                f"{self.source.settings} cannot be read in increments. Set the mode of {self.info} to full."
+            )
+
+    def answers(self) -> "Answers":
+        """What the source says now.
+
+        Its clock comes first: whoever begins to write after that has a later moment. Open transactions come last: one
+        that took a number not above the highest has ended by then, or is among them.
+        """
+        self.check_possible()
         can = Capabilities(
             incremental=self.source.can.incremental,
             literal=lambda value: self.source.literal(value, self.column),
         )
-        if not can.incremental:
-            raise Misconfigured(
-                f"{self.source.settings} cannot be read in increments. Set the mode of {self.info} to full."
-            )
         now = self.source.now()
-        oldest = self.source.open_transactions().oldest
+        bounds = self.source.bounds(Query(table=self.info, filter=self.filter), self.column.name)
+        asked_at = now.utc if self.kind.follows_the_clock else self.source.now().utc
+        transactions = self.source.open_transactions()
+        oldest = transactions.oldest
         moment = now.utc if self.kind is Kind.TIMESTAMPTZ else now.local
         if oldest is not None and self.kind is not Kind.TIMESTAMPTZ:
             ahead = now.local - now.utc.astimezone(UTC).replace(tzinfo=None)
             oldest = oldest.astimezone(UTC).replace(tzinfo=None) + ahead
-        bounds = self.source.bounds(Query(table=self.info, filter=self.filter), self.column.name)
         lowest, highest = bounds or (None, None)
         reach = Reach(now=moment, oldest_open=oldest, lowest=lowest, highest=highest)
-        return SourceFacts(capabilities=can, reach=reach, probe=self)
+        return Answers(SourceFacts(capabilities=can, reach=reach, probe=self), asked_at, transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a source says of a table and of itself, before a plan is made."""
+
+    facts: SourceFacts
+    asked_at: datetime
+    """The source's time: what began later has later moments, and higher numbers than the highest."""
+
+    transactions: OpenTransactions
 
 
 def kind_of_column(column: Column, wanted: Kind | None, info: TableInfo) -> Kind:

@@ -1,9 +1,10 @@
 """Tables of which only what is new is read: merged into a mirror by key, or added."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.facts import Increments, kind_of_column
+from lakehead.extract.late_commits import LateCommitCheck
 from lakehead.extract.merging import Newest
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
@@ -50,6 +51,10 @@ class _Load:
     landed: int = 0
     merges: int = 0
     """How often this run has brought rows into the mirror: its own, or those that an earlier run has left in raw."""
+    late_commits: LateCommitCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.late_commits = LateCommitCheck(self.context)
 
     def run(self) -> Done | Skipped:
         context = self.context
@@ -58,6 +63,8 @@ class _Load:
         context.progress("reaching the source")
         with context.source() as source:
             increments = self._increments(source)
+            increments.check_possible()
+            self.late_commits.check(increments, source.open_transactions())
             context.sink.prepare(schema_of(increments.info.columns))
             plan = self._read(increments)
         if plan is None and context.table.reload and context.sink.standing().raw is not None:
@@ -69,7 +76,9 @@ class _Load:
             self._merge()  # also where nothing is new: without its plan, nobody knew that raw was whole
         raw = self._mark(plan)
         if plan is None and not self.landed and not self.merges:
-            return Skipped(f"nothing new since {_text(raw)}" if raw else "the source has no rows yet")
+            nothing = f"nothing new since {_text(raw)}" if raw else "the source has no rows yet"
+            held = self.late_commits.held_back
+            return Skipped(f"{nothing}; {held}" if held else nothing)
         return Done(
             rows=context.tally.rows,
             published=context.tally.published,
@@ -169,7 +178,10 @@ class _Load:
             lag_seconds=context.lag_seconds if increments.kind.follows_the_clock else 0,
         )
         context.progress("planning")
-        plan = context.planner.plan(request, increments.facts())
+        answers = increments.answers()
+        if not self.late_commits.may_read(increments, answers):
+            return None
+        plan = context.planner.plan(request, answers.facts)
         if not plan.slices:
             return None
         made = to_state(plan, plan_id=context.ids.uuid(), table=_id(context.sink), generation=generation)

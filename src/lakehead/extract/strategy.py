@@ -1,11 +1,13 @@
 """What a mode of loading is, what it is given, and which there are."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
+from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.extract.planning.planner import Planner
 from lakehead.extract.planning.slicing import SlicingPolicy
@@ -75,6 +77,7 @@ class ExecutionContext:
 
     planner: Planner
     slicing: SlicingPolicy
+    clock: Clock
     ids: Ids
     tally: Tally = field(default_factory=Tally)
 
@@ -100,6 +103,10 @@ class ExecutionContext:
     def progress(self, step: str, *, slice: int | None = None, slices: int | None = None) -> None:  # noqa: A002 - the event's word
         """Tell what is being done."""
         self.emit(TableProgress(step=step, rows=self.tally.rows, slice=slice, slices=slices))
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        asyncio.run(_sleep(self.clock, seconds))
 
     def day(self) -> dict[str, DayState]:
         """How each phase of the table stands for the load date."""
@@ -146,6 +153,10 @@ class ExecutionContext:
                 table=self.sink.id, load_date=self.load_date, phase=phase, state=state, run=self.run, detail=detail
             )
             self.state.mark_day(status)
+
+
+async def _sleep(clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,16 @@ class Rule(StrEnum):
     FAIL = "fail"
 
 
+class LateCommits(StrEnum):
+    """What becomes of a table that may lose rows which are committed late, because its source does not tell of them."""
+
+    REFUSE = "refuse"
+    """It is not read, unless a lag protects it."""
+
+    ACCEPT = "accept"
+    """It is read all the same."""
+
+
 class Finalize(StrEnum):
     """What a full refresh becomes for its readers."""
 
@@ -69,6 +79,10 @@ class TableSettings:
 
     lag_seconds: int = 0
     """How late a row may be committed after its value was taken."""
+
+    late_commits: LateCommits = LateCommits.REFUSE
+    max_held_back_seconds: int = 86_400
+    """How long an open transaction may hold the table back before that is a failure; 0: for ever."""
 
     primary_keys: tuple[str, ...] = ()
     """The columns that name a row."""

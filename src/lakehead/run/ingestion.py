@@ -207,6 +207,7 @@ class Ingestion:
                 lag_seconds=self.lag_seconds,
                 planner=self.planners.default,
                 slicing=config.runtime.scd1_slicing.policy(),
+                clock=self.clock,
                 ids=self.ids,
             )
             with job_group(session, self._group(table), f"{table.full_name} ({table.mode})"):

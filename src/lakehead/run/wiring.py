@@ -16,7 +16,7 @@ from lakehead.extract.iceberg import IcebergSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.sink import TableSink
 from lakehead.extract.surroundings import Shared, Surroundings
-from lakehead.extract.table import Finalize, Reader, Rule, TableSettings
+from lakehead.extract.table import Finalize, LateCommits, Reader, Rule, TableSettings
 from lakehead.ids import Ids
 from lakehead.lake.catalog import open_catalog
 from lakehead.lake.filesink.hadoop import HadoopFiles
@@ -142,6 +142,8 @@ def table_settings(table: Table, *, finalizes: bool, reload: bool) -> TableSetti
         incremental_kind=table.incr_col_type,
         initial_watermark=table.initial_watermark,
         lag_seconds=table.lag_seconds,
+        late_commits=LateCommits(table.late_commits),
+        max_held_back_seconds=table.max_held_back_seconds,
         primary_keys=table.primary_keys,
         tiebreak_columns=table.tiebreak_columns,
         source_filter=table.source_filter,

@@ -194,7 +194,7 @@ class OpenTransactions:
     """What the server tells of transactions that have begun and may yet commit."""
 
     oldest: datetime | None = None
-    """When the oldest began, if any is open."""
+    """When the oldest began, if any is open. Of a standby, the moment up to which it has its primary's commits."""
     whose: str | None = None
     """Who has the oldest, in words that an administrator can act on."""
     unknown: str | None = None
@@ -211,6 +211,8 @@ class Capabilities:
     """Whether parts can share one view of the database."""
     arrow: bool = True
     """Whether tasks can read its parts as Arrow; by JDBC they always can."""
+    one_writer: bool = False
+    """Whether only one transaction writes at a time, so that at most one can commit late."""
 
 
 class Source(Protocol):

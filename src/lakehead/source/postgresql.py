@@ -88,6 +88,9 @@ SELECT xact_start, usename::text, application_name, pid, pg_is_in_recovery(),
 FROM (SELECT 1) AS one LEFT JOIN others ON xact_start IS NOT NULL ORDER BY xact_start NULLS LAST LIMIT 1
 """
 
+# The primary's time, not this server's. Until a commit was replayed, the last checkpoint tells how far it is.
+_REPLAYED = "SELECT greatest(pg_last_xact_replay_timestamp(), checkpoint_time) FROM pg_control_checkpoint()"
+
 _LARGEST = 1.75
 """Above it, blocks part a window more evenly than its values, though the whole table is read for it."""
 
@@ -154,10 +157,15 @@ class PostgreSQL:
     def open_transactions(self) -> OpenTransactions:
         """How far back a commit may still come."""
         [(oldest, user, program, session, standby, hidden, prepared)] = self.rows(_OPEN.format(reader=READER))
-        unknown = None
         if standby:
-            unknown = "it is a standby, which does not know its primary's transactions and may be behind it"
-        elif hidden:
+            [(replayed,)] = self.rows(_REPLAYED)
+            return OpenTransactions(
+                oldest=replayed,
+                whose="the standby itself, which has not replayed its primary further",
+                unknown="it is a standby, which does not know its primary's transactions and may be behind it",
+            )
+        unknown = None
+        if hidden:
             unknown = f"{self.settings.user!r} may not see {hidden} sessions of others (grant pg_read_all_stats to it)"
         elif prepared:
             unknown = f"{prepared} prepared transactions do not say when they began"

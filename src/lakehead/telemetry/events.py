@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from enum import Enum
 from math import isfinite
 from typing import ClassVar
@@ -108,6 +108,32 @@ class TableWaits(Happened):
 
     kind: ClassVar[str] = "table_waits"
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateCommitsUnknown(Happened):
+    """The source does not tell of all open transactions: what they commit after the read may be missed."""
+
+    kind: ClassVar[str] = "late_commits_unknown"
+    reason: str
+    lag_seconds: int
+    """The lag that protects, as long as no transaction lasts longer; 0: none."""
+
+    accepted: bool
+    """Whether the configuration says that the table is read all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableHeldBack(Happened):
+    """A table is not read up to the source's time, because an open transaction may still bring rows."""
+
+    kind: ClassVar[str] = "table_held_back"
+    by: str
+    since: datetime
+    """When that transaction began."""
+
+    seconds: float
+    """How far the table stays behind because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

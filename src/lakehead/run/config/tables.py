@@ -78,6 +78,17 @@ class Table(Part):
         description="Seconds by which a row may be committed after its value was taken: reading ends that much before "
         "the source's time, and a merge starts that much before the watermark. Not for numbers and text.",
     )
+    late_commits: Literal["refuse", "accept"] = Field(
+        "refuse",
+        description="What to do where the source does not tell of all open transactions, whose rows would be missed if "
+        "they are committed after the read. refuse: fail, unless there is a lag. accept: read all the same, numbers "
+        "and text also while transactions are open.",
+    )
+    max_held_back_seconds: Annotated[Whole, Field(ge=0, le=10**9)] = Field(
+        86_400,
+        description="Seconds for which an open transaction, or a standby that does not follow its primary, may hold "
+        "the table back; then the table fails. 0: for ever.",
+    )
     primary_keys: tuple[Text, ...] = Field(
         (), description="The columns that name a row. Needed by scd1. Default: none."
     )

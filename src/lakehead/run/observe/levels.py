@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Self
 
-from lakehead.telemetry.events import Happened, PhaseMarked, RunDone, TableFailed, TableProgress
+from lakehead.telemetry.events import Happened, PhaseMarked, RunDone, TableFailed, TableHeldBack, TableProgress
 
 
 class Level(IntEnum):
@@ -33,6 +33,8 @@ def level_of(event: Happened) -> Level:
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR
         case RunDone(failed=failed) if failed:
+            return Level.WARNING
+        case TableHeldBack():
             return Level.WARNING
         case _:
             return Level.INFO

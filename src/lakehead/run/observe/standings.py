@@ -8,11 +8,13 @@ from enum import StrEnum
 from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import (
     Happened,
+    LateCommitsUnknown,
     PhaseMarked,
     RunDone,
     RunStart,
     TableDone,
     TableFailed,
+    TableHeldBack,
     TablePlanned,
     TableProgress,
     TableSkipped,
@@ -48,6 +50,8 @@ class Standing:
     watermark: str | None = None
     said: str = ""
     """Why it was skipped, or the sentence with which it failed."""
+    held_back: TableHeldBack | None = None
+    late_commits: LateCommitsUnknown | None = None
 
     def after(self, event: Happened) -> "Standing":
         """How it stands when that has happened too."""
@@ -72,6 +76,10 @@ class Standing:
                     return replace(self, step=step)
                 rows = max((rows for rows in (self.rows, event.rows) if rows is not None), default=None)
                 return replace(self, step=step, rows=rows)
+            case TableHeldBack():
+                return replace(self, held_back=event)
+            case LateCommitsUnknown():
+                return replace(self, late_commits=event)
             case TableDone():
                 return replace(
                     self,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lakehead.run.observe.standings import Outcome, Standing, Standings
-from lakehead.run.observe.wording import counted, duration, one_line, shortened, totals
+from lakehead.run.observe.wording import counted, duration, held_back, late_commits, one_line, shortened, totals
 from lakehead.telemetry.emitter import Told
 
 HEADS = ("table", "mode", "outcome", "rows", "published", "slices", "time", "note")
@@ -63,7 +63,6 @@ class Summary:
 
 def _cells(standing: Standing, width: int | None) -> tuple[str, ...]:
     name = one_line(standing.table)
-    note = "" if standing.watermark is None else f"up to {one_line(standing.watermark)}"
     return (
         name if width is None else shortened(name, max(width // 3, 8)),
         standing.mode,
@@ -72,8 +71,19 @@ def _cells(standing: Standing, width: int | None) -> tuple[str, ...]:
         "" if standing.published is None else f"{standing.published:,}",
         "" if standing.slices is None else f"{standing.slices:,}",
         "" if standing.seconds is None else duration(standing.seconds),
-        one_line(standing.said) if standing.outcome is Outcome.SKIPPED else note,
+        _note(standing),
     )
+
+
+def _note(standing: Standing) -> str:
+    notes = []
+    if standing.outcome is Outcome.SKIPPED:
+        notes.append(one_line(standing.said))
+    else:
+        notes += [f"up to {one_line(standing.watermark)}"] if standing.watermark is not None else []
+        notes += [held_back(standing.held_back)] if standing.held_back else []
+    notes += [late_commits(standing.late_commits)] if standing.late_commits else []
+    return "; ".join(notes)
 
 
 def _aligned(cells: tuple[str, ...], widths: list[int], width: int | None, style: str) -> Text:

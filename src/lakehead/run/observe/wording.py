@@ -9,12 +9,14 @@ from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import (
     Happened,
     Heartbeat,
+    LateCommitsUnknown,
     PhaseMarked,
     RunDone,
     RunStart,
     StagingCleaned,
     TableDone,
     TableFailed,
+    TableHeldBack,
     TablePlanned,
     TableProgress,
     TableSkipped,
@@ -68,6 +70,17 @@ def totals(counts: Counts) -> str:
     return ", ".join(f"{number:,} {word}" for number, word in numbers if number) or "nothing to do"
 
 
+def held_back(event: TableHeldBack) -> str:
+    """As in held back 0:07 by app (psql, process 12)."""
+    return f"held back {duration(event.seconds)} by {one_line(event.by)}"
+
+
+def late_commits(event: LateCommitsUnknown) -> str:
+    """What the source leaves open, and what was said to that."""
+    protected = ", accepted" if event.accepted else f", lag {event.lag_seconds:,} s" if event.lag_seconds else ""
+    return f"open transactions not known{protected}"
+
+
 def line_for(told: Told, standing: Standing | None) -> str:
     """An event as a line of a plain log, with how its table stands after it."""
     moment = f"{told.at:%H:%M:%S}"
@@ -98,14 +111,24 @@ def said(event: Happened, standing: Standing | None = None) -> str:
             watermark = f"up to {one_line(event.watermark)}" if event.watermark is not None else ""
             published = f"{event.published:,} published" if event.published is not None else ""
             return _with("done", event.rows, published, slices, f"in {duration(event.seconds)}", watermark)
-        case TableWaits():
-            return f"waits: {one_line(event.reason)}"
         case TableSkipped():
             return f"skipped: {one_line(event.reason)}"
         case TableFailed():
             return f"failed after {duration(event.seconds)}: {one_line(event.error)} [{event.stack_hash}]"
+        case TableWaits() | TableHeldBack() | LateCommitsUnknown():
+            return _said_of_others(event)
         case other:
             return _said_of_the_run(other)
+
+
+def _said_of_others(event: TableWaits | TableHeldBack | LateCommitsUnknown) -> str:
+    match event:
+        case TableWaits():
+            return f"waits: {one_line(event.reason)}"
+        case TableHeldBack():
+            return held_back(event)
+        case LateCommitsUnknown():
+            return f"{late_commits(event)}: {one_line(event.reason)}"
 
 
 def _said_of_the_run(event: Happened) -> str:

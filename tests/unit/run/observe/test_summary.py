@@ -1,11 +1,12 @@
 """At the end it is said what has come of every table, and the exit code agrees."""
 
 import re
+from dataclasses import replace
 from textwrap import dedent
 
 from lakehead.run.observe.summary import Summary
 from lakehead.run.observe.wording import said
-from lakehead.telemetry.events import PhaseMarked, RunDone, TableSkipped
+from lakehead.telemetry.events import LateCommitsUnknown, PhaseMarked, RunDone, TableHeldBack, TableSkipped
 from tests.unit.run.observe.scene import Story
 
 SENTENCE = "The source shop does not answer at host:5432. Start it, or correct sources.shop.url, and run again."
@@ -45,6 +46,32 @@ def test_the_whole_of_a_run() -> None:
         5 tables: 2 done, 1 skipped, 2 failed; 1,237,568 rows in 1:02:05
         """)
     assert summary.exit_code == 1
+
+
+def test_what_may_be_missed_and_what_holds_a_table_back_stand_beside_its_outcome() -> None:
+    summary = Summary()
+    story = Story(summary)
+    story.start(3)
+    unknown = LateCommitsUnknown(reason="it is a standby", lag_seconds=60, accepted=False)
+    held = TableHeldBack(by="app (psql, process 12)", since=story.clock.at, seconds=130)
+    for table in ("shop.both", "shop.none", "shop.skipped"):
+        story.begin(table)
+    story.tell(unknown, "shop.both")
+    story.tell(held, "shop.both")
+    story.finish("shop.both", 1, watermark="7")
+    story.tell(replace(unknown, lag_seconds=0, accepted=True), "shop.none")
+    story.finish("shop.none", 1)
+    story.tell(replace(unknown, lag_seconds=0), "shop.skipped")
+    story.tell(held, "shop.skipped")
+    story.tell(TableSkipped(reason="nothing new since 7; held back by app"), "shop.skipped")
+
+    notes = [re.split(r"  +", line)[-1] for line in summary.render().splitlines()[1:4]]
+
+    assert notes == [
+        "up to 7; held back 2:10 by app (psql, process 12); open transactions not known, lag 60 s",
+        "open transactions not known, accepted",
+        "nothing new since 7; held back by app; open transactions not known",
+    ]
 
 
 def test_on_a_terminal_nothing_is_wider_and_what_failed_is_red() -> None:
