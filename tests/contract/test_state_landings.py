@@ -12,6 +12,7 @@ from lakehead.state.model import (
     Planned,
     Pointer,
     PointerMoved,
+    ReadBy,
     ShardState,
     Slice,
     SlicePlan,
@@ -34,7 +35,9 @@ def test_settling_completes_the_units_moves_watermark_and_pointer_and_writes_the
     landed = state.history.event("landed", table=table, payload={"rows": 7})
     reached = datetime(2026, 2, 28, 23, 59, 59, 999999, tzinfo=UTC)
 
-    what = landing(FIRST, "a", "b", watermark=reached, slice=3, load_date=date(2026, 3, 1), events=(landed,))
+    what = landing(
+        FIRST, "a", "b", watermark=reached, slice=3, load_date=date(2026, 3, 1), read_by=ReadBy("at"), events=(landed,)
+    )
 
     assert state.landings.settle(table, None, FIRST, [what])
     assert state.landings.pointer(table) == FIRST
@@ -42,7 +45,12 @@ def test_settling_completes_the_units_moves_watermark_and_pointer_and_writes_the
         (ShardState.COMPLETED, FIRST.snapshot, None)
     ] * 2
     assert state.progress.watermark(table) == Watermark(
-        table=table, value=reached, slice=3, snapshot=FIRST.snapshot, last_loaded=date(2026, 3, 1)
+        table=table,
+        value=reached,
+        slice=3,
+        snapshot=FIRST.snapshot,
+        last_loaded=date(2026, 3, 1),
+        read_by=ReadBy("at"),
     )
     assert state.history.events(table=table) == [landed]
 

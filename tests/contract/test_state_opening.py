@@ -154,7 +154,7 @@ def _add_a_table(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE IF NOT EXISTS lakehead_later (id INT PRIMARY KEY, note VARCHAR(10))"))
 
 
-LATER = (*migrations.STEPS, Step(2, "a column", _add_a_column), Step(3, "a table", _add_a_table))
+LATER = (*migrations.STEPS, Step(3, "a column", _add_a_column), Step(4, "a table", _add_a_table))
 
 
 def make(url: str, version: int) -> None:
@@ -169,7 +169,7 @@ def make(url: str, version: int) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("version", [1])
+@pytest.mark.parametrize("version", [1, 2])
 def test_a_migration_from_every_earlier_version_keeps_every_row(new_state_url: Callable[[], str], version: int) -> None:
     url = new_state_url()
     make(url, version)
@@ -183,7 +183,7 @@ def test_a_migration_from_every_earlier_version_keeps_every_row(new_state_url: C
 
         assert everything(state) == before
         with state.database.engine.connect() as connection:
-            assert connection.execute(select(schema_version.c.version)).scalars().all() == [3]
+            assert connection.execute(select(schema_version.c.version)).scalars().all() == [4]
             shards = some_table("lakehead_shards", column("colour"))
             assert set(connection.execute(select(shards.c.colour)).scalars()) == {"grey"}
 
@@ -200,7 +200,7 @@ def test_a_migration_cut_off_in_the_middle_is_taken_again(new_state_url: Callabl
         fill(state)
         before = everything(state)
         with pytest.raises(PowerCut):
-            bring_up(state.database, (Step(2, "a column, and half of something", half),))
+            bring_up(state.database, (*migrations.STEPS, Step(3, "a column, and half of something", half)))
 
         bring_up(state.database, LATER)
 
@@ -213,7 +213,7 @@ def test_a_database_of_a_newer_lakehead_is_refused_and_left_alone(new_state_url:
         bring_up(state.database, LATER)
         fill(state)
 
-        assert "has version 3, and this Lakehead knows 1 at most" in refused(url, Misconfigured)
+        assert "has version 4, and this Lakehead knows 2 at most" in refused(url, Misconfigured)
         assert state.progress.watermark("t", Mark.LANDED) is not None
 
 

@@ -19,7 +19,7 @@ from lakehead.lake.ports import HistoryBroken
 from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import LandingUnknown, Rebuilt, Said, rebuild
-from lakehead.state.model import Mark
+from lakehead.state.model import Mark, ReadBy
 from lakehead.state.opening import open_state
 from lakehead.storage.opening import open_store
 from tests.lakehouse import Lakehouse
@@ -105,7 +105,7 @@ def test_rebuilt_shards_watermarks_numbers_and_pointer_equal_the_lost_ones(house
     units = [Unit("a", 0, Numbers(STREAM, 0, 10)), Unit("b", 0, Numbers(STREAM, 5, 20)), Unit("c", 1), Unit("d", 2)]
     landed(house, table, units[0], reached=Reached(watermark=1))
     landed(house, table, units[1], units[2], reached=Reached(watermark=2, slice=7, load_date=date(2026, 1, 2)))
-    landed(house, table, units[3], reached=Reached(watermark=1, slice=8))
+    landed(house, table, units[3], reached=Reached(watermark=1, slice=8, read_by=ReadBy("at", "id > 1")))
     lost = known(house, table, *units)
     assert lost["watermark"] is not None
     assert lost["ranges"] == {STREAM: ((0, 20),)}

@@ -2,6 +2,8 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -223,3 +225,46 @@ def test_the_load_date_is_that_of_the_run(kept: Kept) -> None:
     kept.run(full(name), load_date=date(2020, 2, 29))
 
     assert kept.rows("raw", name, "_load_date") == [(date(2020, 2, 29),)]
+
+
+def test_a_table_that_was_read_by_another_column_or_filter_is_refused_with_the_way_out(kept: Kept) -> None:
+    name = kept.scene.name()
+    kept.scene.sql(f"CREATE TABLE {name} (id integer primary key, at integer, v text)")
+    kept.scene.sql(f"INSERT INTO {name} VALUES (1, 100, 'x'), (2, 200, 'x')")
+    before = scd1(name, source_filter="v = 'x'")
+    assert kept.run(before).errors == {}
+    kept.scene.sql(f"INSERT INTO {name} VALUES (3, 300, 'x'), (4, 400, 'y')")
+
+    by_id = kept.run(scd1(name, source_filter="v = 'x'", incremental_column="id"))
+    unfiltered = kept.run(scd1(name))
+    filtered = kept.run(scd1(name, source_filter="v <> 'x'"))
+
+    assert "read by 'at' with the filter \"v = 'x'\" up to 200" in by_id.errors[name]
+    assert "now says 'id' with the filter" in by_id.errors[name]
+    assert "now says 'at' without a filter" in unfiltered.errors[name]
+    assert "with --reload" in filtered.errors[name]
+    assert kept.rows("mirror", name, "id") == [(1,), (2,)], "nothing was read, and nothing changed"
+    assert kept.run(scd1(name, source_filter="V  =  'x'", incremental_column="AT")).errors == {}, "written otherwise"
+    assert kept.rows("mirror", name, "id") == [(1,), (2,), (3,)]
+
+    assert kept.run(scd1(name, incremental_column="id"), reload=True).errors == {}
+
+    assert kept.rows("mirror", name, "id") == [(1,), (2,), (3,), (4,)]
+    kept.scene.sql(f"INSERT INTO {name} VALUES (5, 1, 'z')")
+    assert kept.run(scd1(name, incremental_column="id")).errors == {}
+    assert (5,) in kept.rows("mirror", name, "id")
+    assert "with --reload" in kept.run(before).errors[name]
+
+
+@pytest.mark.parametrize("kept", ["iceberg"], indirect=True)
+def test_a_watermark_of_an_older_version_is_taken_as_it_is_and_says_more_from_then_on(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+    assert kept.run(scd1(name)).errors == {}
+    with closing(sqlite3.connect(kept.scene.pipeline.folder / "state.sqlite")) as state, state:
+        state.execute("UPDATE lakehead_watermarks SET read_by = NULL")  # as an upgraded database has them
+    add(kept, name, 3)
+
+    assert kept.run(scd1(name)).errors == {}
+
+    assert kept.rows("mirror", name, "id") == [(1,), (2,), (3,)]
+    assert "read by 'at'" in kept.run(scd1(name, incremental_column="id")).errors[name]

@@ -1,12 +1,13 @@
 """How far a table is, as the label of a published directory says it: pure, and suspicious of what it reads."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import date
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.filesink.records import BrokenRecord
-from lakehead.state.model import Value
+from lakehead.state.model import ReadBy, Value
 from lakehead.state.values import from_text, to_text
 
 VERSION = 1
@@ -24,6 +25,7 @@ class FileMark:
     load_date: date
     table: str | None = None
     """The id of the table that the directory belongs to. None in labels of versions that wrote none."""
+    read_by: ReadBy | None = None
 
 
 def encode_mark(mark: FileMark) -> str:
@@ -31,7 +33,8 @@ def encode_mark(mark: FileMark) -> str:
     kind, value = to_text(mark.value)
     told = {"kind": kind, "value": value, "slice": mark.slice, "generation": mark.generation}
     of_table = {} if mark.table is None else {"table": mark.table}
-    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat(), **of_table})
+    by = {} if mark.read_by is None else {"read_by": asdict(mark.read_by)}
+    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat(), **of_table, **by})
 
 
 def decode_mark(text: str | None, *, directory: str) -> FileMark:
@@ -50,7 +53,14 @@ def decode_mark(text: str | None, *, directory: str) -> FileMark:
                 reached, loaded = from_text(kind, value), date.fromisoformat(day)
                 table = more.get("table")
                 if to_text(reached) == (kind, value) and (table is None or isinstance(table, str)):
-                    return FileMark(value=reached, slice=number, generation=generation, load_date=loaded, table=table)
+                    return FileMark(
+                        value=reached,
+                        slice=number,
+                        generation=generation,
+                        load_date=loaded,
+                        table=table,
+                        read_by=_read_by(more),
+                    )
             case _:
                 pass
     except (ArithmeticError, ValueError, RecursionError, Misconfigured):
@@ -59,3 +69,13 @@ def decode_mark(text: str | None, *, directory: str) -> FileMark:
         f"The directory {directory} does not say how far its table is, in a form that this version knows. Restore its "
         "label, or read it with the version that wrote it; nothing was changed."
     )
+
+
+def _read_by(more: Mapping[object, object]) -> ReadBy | None:
+    match more:
+        case {"read_by": {"column": str(column), "filter": str() | None as condition}}:
+            return ReadBy(column, condition)
+        case {"read_by": _}:
+            raise ValueError
+        case _:
+            return None

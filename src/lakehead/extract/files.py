@@ -154,6 +154,7 @@ class FileTableSink:
                 generation=generation,
                 load_date=self.shared.load_date,
                 table=self.id,
+                read_by=reading.read_by,
             )
 
         return self._turn(lambda: self._land(Unit(part.unit, generation), reading, mark))
@@ -202,6 +203,7 @@ class FileTableSink:
             value=mark.value,
             slice=mark.slice,
             last_loaded=mark.load_date,
+            read_by=mark.read_by,
         )
 
     def _read(self, directories: Sequence[str]) -> DataFrame:

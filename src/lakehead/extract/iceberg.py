@@ -112,7 +112,12 @@ class IcebergSink:
         def reaching() -> Reached:
             known = self._known()
             check_order(known.raw, part, generation, self._settings.name)
-            return Reached(watermark=part.watermark, slice=known.last_slice + 1, load_date=self._around.load_date)
+            return Reached(
+                watermark=part.watermark,
+                slice=known.last_slice + 1,
+                load_date=self._around.load_date,
+                read_by=reading.read_by,
+            )
 
         change = Change.REPLACE if replace else Change.APPEND
         return self._land_raw(Unit(part.unit, generation), reading, reaching, [], change)

@@ -10,6 +10,7 @@ from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Slice
+from lakehead.extract.read_by import check_read_by, read_by
 from lakehead.extract.sink import Overtaken, Reading, Standing, TableSink, keys_of, known_by
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped
 from lakehead.extract.table import Rule, TableSettings
@@ -139,6 +140,8 @@ class _Load:
         standing = context.sink.standing()
         stored = context.state.state.slices.load(table_id)  # not from memory: others may have planned meanwhile
         reads = _reads(increments)
+        if not anew and (stored is None or stored.detail.get("reads") != reads):
+            check_read_by(context.table.name, standing.raw, increments, context.table.source_filter)
         if stored is not None and (anew or stored.detail.get("reads") != reads or _is_landed(stored, standing)):
             context.state.discard_plan(stored.table, stored.id)
             stored = None
@@ -201,6 +204,7 @@ class _Load:
                 reader=table.reader,
                 parts=table.read_partitions,
                 fetch_rows=table.fetch_rows,
+                read_by=read_by(increments, table.source_filter),
             )
             with context.phase("raw") as phase:
                 phase.written = written = context.sink.stage_incremental_slice(
@@ -222,7 +226,7 @@ class _Load:
             context.progress("merging into the mirror")
             try:
                 with context.phase("intermediate") as phase:
-                    phase.written = written = context.sink.commit_incremental(_newest(context.table, context.sink))
+                    phase.written = written = context.sink.commit_incremental(self._newest())
             except Overtaken:
                 continue
             if written is not None:
@@ -230,6 +234,22 @@ class _Load:
                 self.merges += 1
         if not context.sink.standing().complete:
             raise _too_slow(context.table)
+
+    def _newest(self) -> Newest:
+        """Which rows count, in the names of raw's own columns: it may be asked when the source is out of reach.
+
+        They are ordered by the column that they were read by, whatever the configuration says by now.
+        """
+        table, sink = self.context.table, self.context.sink
+        reached, raw = sink.standing().raw, known_by(sink.columns, "t")
+        by = reached.read_by.column if reached and reached.read_by else table.incremental_column or ""
+        return Newest(
+            keys=keys_of(table, sink.columns),
+            watermark=raw.column(by).name,
+            tiebreaks=tuple(raw.column(name).name for name in table.tiebreak_columns),
+            null_keys=table.null_keys is Rule.INCLUDE,
+            filters=tuple(parse_filter(each, raw, "spark", qualifier="t").sql for each in table.merge_filters),
+        )
 
     def _mark(self, plan: SlicePlan | None) -> Watermark | None:
         """The last step: the table is done up to where raw is, and its plan with it."""
@@ -270,18 +290,6 @@ def _has_landed(part: Slice, generation: int, standing: Standing) -> bool:
 def _reads(increments: Increments) -> JsonObject:
     """What a plan is good for: read otherwise, its windows would mean other rows."""
     return {"column": increments.column.name, "filter": increments.filter.sql if increments.filter else None}
-
-
-def _newest(table: TableSettings, sink: TableSink) -> Newest:
-    """Which rows count, in the names of raw's own columns: it may be asked when the source is out of reach."""
-    raw = known_by(sink.columns, "t")
-    return Newest(
-        keys=keys_of(table, sink.columns),
-        watermark=raw.column(table.incremental_column or "").name,
-        tiebreaks=tuple(raw.column(name).name for name in table.tiebreak_columns),
-        null_keys=table.null_keys is Rule.INCLUDE,
-        filters=tuple(parse_filter(each, raw, "spark", qualifier="t").sql for each in table.merge_filters),
-    )
 
 
 def _id(sink: TableSink) -> str:

@@ -12,7 +12,7 @@ from lakehead.extract.merging import Newest
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.table import Reader, TableSettings
 from lakehead.source.port import Column, Query, Source, TableInfo, TableName
-from lakehead.state.model import Watermark
+from lakehead.state.model import ReadBy, Watermark
 
 
 class Overtaken(LakeheadError):
@@ -63,6 +63,8 @@ class Reading:
     """How many parts. Default: as many as tasks run side by side."""
 
     fetch_rows: int = 10_000
+    read_by: ReadBy | None = None
+    """What the watermark that is reached by it will say that it was read by."""
 
     @property
     def told(self) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
-from lakehead.state.model import Value
+from lakehead.state.model import ReadBy, Value
 from lakehead.state.values import from_text, to_text
 from lakehead.wire.errors import Unreadable
 
@@ -34,6 +34,11 @@ class _Watermark(msgspec.Struct, frozen=True):
     value: str
 
 
+class _ReadBy(msgspec.Struct, omit_defaults=True, frozen=True):
+    column: str
+    filter: str | None = None
+
+
 class _Entry(msgspec.Struct, omit_defaults=True, frozen=True):
     """One landing in the ledger."""
 
@@ -49,6 +54,7 @@ class _Entry(msgspec.Struct, omit_defaults=True, frozen=True):
     slice: int | None = None
     load_date: date | None = None
     counts: dict[str, int] = {}
+    read_by: _ReadBy | None = None
 
 
 T = TypeVar("T")
@@ -94,6 +100,7 @@ def to_summary(landing: Landing, units: bytes | Kept) -> dict[str, str]:
         "slice": None if reached.slice is None else str(reached.slice),
         "load-date": None if reached.load_date is None else reached.load_date.isoformat(),
         "counts": _json(dict(landing.counts)),
+        "read-by": None if reached.read_by is None else _json(_read_by(reached.read_by)),
     }
     match units:
         case Kept():
@@ -119,6 +126,7 @@ def from_summary(summary: Mapping[str, str], where: str) -> tuple[Landing, Kept 
                 watermark=_value(watermark) if watermark else None,
                 slice=int(said["slice"]) if "slice" in said else None,
                 load_date=date.fromisoformat(said["load-date"]) if "load-date" in said else None,
+                read_by=_of_read_by(_decode(said["read-by"].encode(), _ReadBy, where)) if "read-by" in said else None,
             ),
             counts=_decode(said.get("counts", "{}").encode(), dict[str, int], where),
         )
@@ -162,6 +170,7 @@ def encode_entry(table: str, snapshot: Snapshot, landing: Landing) -> bytes:
             slice=reached.slice,
             load_date=reached.load_date,
             counts=dict(landing.counts),
+            read_by=None if reached.read_by is None else _read_by(reached.read_by),
         )
     )
 
@@ -180,7 +189,9 @@ def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
         token=entry.token,
         shares=tuple(_of(share) for share in entry.units),
         before=entry.before,
-        reached=Reached(watermark, entry.slice, entry.load_date),
+        reached=Reached(
+            watermark, entry.slice, entry.load_date, None if entry.read_by is None else _of_read_by(entry.read_by)
+        ),
         counts=entry.counts,
     )
     return Snapshot(entry.snapshot, entry.parent, entry.sequence, landing)
@@ -206,6 +217,14 @@ def _units(body: bytes, where: str) -> tuple[Share, ...]:
 def _watermark(reached: Reached) -> _Watermark:
     assert reached.watermark is not None  # noqa: S101 - for the type checker; both callers have looked
     return _Watermark(*to_text(reached.watermark))
+
+
+def _read_by(by: ReadBy) -> _ReadBy:
+    return _ReadBy(by.column, by.filter)
+
+
+def _of_read_by(by: _ReadBy) -> ReadBy:
+    return ReadBy(by.column, by.filter)
 
 
 def _value(watermark: _Watermark) -> Value:

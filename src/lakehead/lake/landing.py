@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from hashlib import sha256
 
-from lakehead.state.model import Value
+from lakehead.state.model import ReadBy, Value
 
 SnapshotId = int
 Span = tuple[int, int]
@@ -47,6 +47,8 @@ class Reached:
     watermark: Value | None = None
     slice: int | None = None
     load_date: date | None = None
+    read_by: ReadBy | None = None
+    """What the rows up to the watermark were chosen by."""
 
 
 NOWHERE = Reached()

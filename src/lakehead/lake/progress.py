@@ -122,6 +122,7 @@ def state_landings(snapshot: Snapshot) -> list[StateLanding]:
             watermark=landing.reached.watermark,
             slice=landing.reached.slice,
             load_date=landing.reached.load_date,
+            read_by=landing.reached.read_by,
             numbered=tuple(
                 Numbered(numbers.stream, ((numbers.start, numbers.end),) if share.spans is None else share.spans)
                 for share in landing.shares

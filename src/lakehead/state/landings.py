@@ -240,6 +240,7 @@ def _go_forward(connection: Connection, table: str, landings: Sequence[Landing],
             slice=landing.slice,
             snapshot=landing.snapshot,
             last_loaded=landing.load_date,
+            read_by=landing.read_by,
         )
         if (
             furthest is None

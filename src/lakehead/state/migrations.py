@@ -28,7 +28,13 @@ class Step:
     take: Callable[[Connection], None]
 
 
-STEPS: tuple[Step, ...] = ()
+def _add_read_by(connection: Connection) -> None:
+    if "read_by" not in {each["name"] for each in inspect(connection).get_columns("lakehead_watermarks")}:
+        kind = "LONGTEXT" if connection.dialect.name in ("mysql", "mariadb") else "TEXT"
+        connection.execute(text(f"ALTER TABLE lakehead_watermarks ADD COLUMN read_by {kind}"))
+
+
+STEPS: tuple[Step, ...] = (Step(2, "watermarks say what they were read by", _add_read_by),)
 """In order, from version 2 on."""
 
 

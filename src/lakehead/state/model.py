@@ -62,6 +62,15 @@ class Numbered:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """What a table's rows were chosen by, when they were read up to a watermark."""
+
+    column: str
+    filter: str | None = None
+    """The condition on the source's rows, as it was written, or a hash of it; None: all rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
     """What one snapshot brought into a table, as the snapshot and the ledger tell it."""
@@ -72,6 +81,7 @@ class Landing:
     watermark: Value | None = None
     slice: int | None = None
     load_date: date | None = None
+    read_by: ReadBy | None = None
     numbered: tuple[Numbered, ...] = ()
     """The records that it brought, where records are numbered. They have landed for good, whatever the generation."""
     events: tuple[Event, ...] = ()
@@ -95,6 +105,8 @@ class Watermark:
     slice: int | None = None
     snapshot: int | None = None
     last_loaded: date | None = None
+    read_by: ReadBy | None = None
+    """None where no rows were chosen, or an older version wrote it."""
 
 
 class DayState(StrEnum):

@@ -1,6 +1,7 @@
 """How far tables are: watermarks and day status, for many tables at once."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import date, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from lakehead.state.database import Contended, Database, insert_new, insert_or_replace
 from lakehead.state.keys import chunks, word
-from lakehead.state.model import DayState, DayStatus, Mark, Watermark
+from lakehead.state.model import DayState, DayStatus, Mark, ReadBy, Watermark
 from lakehead.state.schema import days, watermarks
 from lakehead.state.values import from_text, not_behind, to_text
 
@@ -99,6 +100,7 @@ def _watermark_row(reached: Watermark, now: datetime) -> dict[str, Any]:
         "snapshot_id": reached.snapshot,
         "last_loaded": reached.last_loaded,
         "updated_at": now,
+        "read_by": None if reached.read_by is None else asdict(reached.read_by),
     }
 
 
@@ -111,6 +113,7 @@ def _watermark(row: Row[Any]) -> Watermark:
         slice=row.slice,
         snapshot=row.snapshot_id,
         last_loaded=row.last_loaded,
+        read_by=None if row.read_by is None else ReadBy(**row.read_by),
     )
 
 

@@ -140,6 +140,7 @@ watermarks = _table(
     Column("last_loaded", Day),
     Column("updated_at", Instant, nullable=False),
     _number("version"),
+    Column("read_by", Json),
 )
 
 days = _table(

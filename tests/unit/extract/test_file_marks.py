@@ -1,6 +1,7 @@
 """How far a table of files is, as labels say it: it comes back as it was, and nothing else is taken for it."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -16,10 +17,12 @@ from lakehead.lake.filesink.published import label_of
 from lakehead.lake.filesink.records import BrokenRecord
 from lakehead.lake.filesink.sink import Way
 from lakehead.lake.landing import Unit
-from lakehead.state.model import Value
+from lakehead.state.model import ReadBy, Value
 from tests.chaos.file_sink_child import DiskFiles, rows_of, sink_at
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "extract" / "file-marks.v1.jsonl"
+GOLDEN_READ_BY = GOLDEN.with_name("file-marks-read-by.v1.jsonl")
+"""What has been added since: readers of before skip it."""
 DIRECTORY = "s3://lake/raw/shop.orders/2026-11-15.g2"
 DAY = date(2026, 11, 15)
 
@@ -46,7 +49,10 @@ values: st.SearchStrategy[Value] = st.one_of(
 )
 counts = st.integers(0, 2**63)
 ids = st.none() | st.text()
-marks = st.builds(FileMark, value=values, slice=counts, generation=counts, load_date=st.dates(), table=ids)
+read_by = st.none() | st.builds(ReadBy, st.text(), st.none() | st.text())
+marks = st.builds(
+    FileMark, value=values, slice=counts, generation=counts, load_date=st.dates(), table=ids, read_by=read_by
+)
 
 
 def meddled(**fields: Any) -> str:
@@ -69,6 +75,13 @@ def test_a_mark_comes_back_equal_and_of_its_kind(written: FileMark) -> None:
 def test_marks_are_written_as_they_always_were() -> None:
     """What is stored outlives every version of ours: a change here is a new format, with a new version beside it."""
     assert "".join(f"{encode_mark(each)}\n" for each in MARKS) == GOLDEN.read_text()
+
+
+def test_a_mark_says_what_it_was_read_by() -> None:
+    marks = [replace(mark(5), read_by=ReadBy("at")), replace(mark(5), read_by=ReadBy("ät", "note = 'a \"b\"'"))]
+
+    assert "".join(f"{encode_mark(each)}\n" for each in marks) == GOLDEN_READ_BY.read_text()
+    assert [decode_mark(line, directory=DIRECTORY) for line in GOLDEN_READ_BY.read_text().splitlines()] == marks
 
 
 def test_marks_that_were_stored_once_are_still_read() -> None:

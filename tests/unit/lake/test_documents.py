@@ -26,7 +26,7 @@ from lakehead.lake.documents import (
     to_summary,
 )
 from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
-from lakehead.state.model import LAST_NUMBER
+from lakehead.state.model import LAST_NUMBER, ReadBy
 from lakehead.wire.errors import Unreadable
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lake"
@@ -49,7 +49,13 @@ landings = st.builds(
     st.text(),
     shares,
     before=st.none() | snapshot_ids,
-    reached=st.builds(Reached, st.none() | watermarks, st.none() | numbers, st.none() | st.dates()),
+    reached=st.builds(
+        Reached,
+        st.none() | watermarks,
+        st.none() | numbers,
+        st.none() | st.dates(),
+        st.none() | st.builds(ReadBy, st.text(), st.none() | st.text()),
+    ),
     counts=st.dictionaries(st.text(), numbers, max_size=3),
 )
 snapshots = st.builds(Snapshot, snapshot_ids, st.none() | snapshot_ids, st.integers(0, 2**63 - 1), landings)
@@ -68,6 +74,7 @@ LANDING = Landing(
     counts={"units": 5, "rows": 1_000, "files": 2, "bytes": 123_456},
 )
 SNAPSHOT = Snapshot(6_917_529_027_641_081_856, 5_764_607_523_034_234_880, 42, LANDING)
+READ_BY = replace(LANDING, reached=replace(LANDING.reached, read_by=ReadBy("updated_at", "note <> 'a \"b\"'")))
 
 
 def told(summary: dict[str, str]) -> tuple[Landing, Kept | None]:
@@ -240,7 +247,17 @@ def _summary_of_many() -> bytes:
     return msgspec.json.format(msgspec.json.encode(to_summary(LANDING, kept_at(TABLE, _progress())), order="sorted"))
 
 
+def _entry_read_by() -> bytes:
+    return encode_entry(TABLE, SNAPSHOT, READ_BY)
+
+
+def _summary_read_by() -> bytes:
+    return msgspec.json.format(msgspec.json.encode(to_summary(READ_BY, _progress()), order="sorted"))
+
+
 FORMATS = {
+    "ledger-entry-read-by.v1.json": _entry_read_by,
+    "summary-read-by.v1.json": _summary_read_by,
     "ledger-entry.v1.json": _entry,
     "progress-object.v1.json": _progress,
     "summary.v1.json": _summary,
@@ -261,6 +278,10 @@ def test_what_was_stored_once_is_still_read() -> None:
 
     summary = msgspec.json.decode((GOLDEN / "summary.v1.json").read_bytes(), type=dict[str, str])
     assert told(summary) == (LANDING, None)
+    summary = msgspec.json.decode((GOLDEN / "summary-read-by.v1.json").read_bytes(), type=dict[str, str])
+    assert told(summary) == (READ_BY, None)
+    entry = (GOLDEN / "ledger-entry-read-by.v1.json").read_bytes()
+    assert decode_entry(TABLE, key, entry) == replace(SNAPSHOT, landing=READ_BY)
 
     summary = msgspec.json.decode((GOLDEN / "summary-of-many-units.v1.json").read_bytes(), type=dict[str, str])
     landing, kept = told(summary)
