@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from lakehead.errors import Misconfigured
 from lakehead.source.errors import NotExact
 from lakehead.source.filters import parse_filter
 from lakehead.source.opening import open_source
-from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, TableName, Window
+from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, Source, TableName, Window
 from lakehead.source.settings import READER, SourceSettings
 from tests.contract.source_scene import Database, all_rows, rows_of
 from tests.servers.postgres import Postgres
@@ -101,6 +102,67 @@ def test_the_servers_clock_is_told_with_and_without_its_zone(database: Database)
     assert now.local.tzinfo is None
     assert abs(now.utc - datetime.now(UTC)) < timedelta(minutes=5)
     assert abs(now.utc.replace(tzinfo=None) - now.local) <= timedelta(hours=15)
+
+
+IN_VIENNA = [
+    ("2026-10-24T23:59:59.999999+00:00", "2026-10-25T01:59:59.999999"),
+    ("2026-10-25T00:00:00+00:00", "2026-10-25T02:00:00"),
+    ("2026-10-25T00:59:59.999999+00:00", "2026-10-25T02:00:00"),  # 2:59, and a moment later 2:00 again
+    ("2026-10-25T01:00:00.000001+00:00", "2026-10-25T02:00:00.000001"),
+    ("2026-10-25T01:30:00+00:00", "2026-10-25T02:30:00"),
+    ("2026-03-29T00:59:59+00:00", "2026-03-29T01:59:59"),
+    ("2026-03-29T01:00:00+00:00", "2026-03-29T03:00:00"),
+    ("2026-07-01T12:34:56.789012+00:00", "2026-07-01T14:34:56.789012"),
+]
+"""Moments, and the earliest local time that a clock in Vienna shows from then on."""
+
+
+MARIADB_VIENNA = (
+    "REPLACE INTO mysql.time_zone VALUES (9999, 'N')",
+    "REPLACE INTO mysql.time_zone_name VALUES ('Europe/Vienna', 9999)",
+    "REPLACE INTO mysql.time_zone_transition_type VALUES (9999, 0, 3600, 0, 'CET'), (9999, 1, 7200, 1, 'CEST')",
+    "REPLACE INTO mysql.time_zone_transition VALUES (9999, 1761440400, 0), (9999, 1774746000, 1)",
+    "REPLACE INTO mysql.time_zone_transition VALUES (9999, 1792890000, 0)",
+)
+"""The zone as far as the moments go: MariaDB knows none by name until somebody loads them."""
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_local_time_that_will_come_again_when_clocks_are_put_back_is_not_taken_as_past(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    database = request.getfixturevalue(kind)
+    with in_vienna(database) as source:
+        told = [(moment, source.earliest_local(datetime.fromisoformat(moment)).isoformat()) for moment, _ in IN_VIENNA]
+        now = source.now()
+
+    assert now.local - now.utc.replace(tzinfo=None) >= timedelta(minutes=59), "it is ahead of UTC there"
+    assert told == IN_VIENNA
+
+
+@contextmanager
+def in_vienna(database: Database) -> Iterator[Source]:
+    """The source, with its server's clock in Vienna for whoever connects now."""
+    if database.kind == "postgresql":
+        name = database.settings.database
+        change, back = (f'ALTER DATABASE "{name}" {what}' for what in ("SET timezone TO 'Europe/Vienna'", "RESET ALL"))
+    else:
+        for statement in MARIADB_VIENNA:
+            database.run(statement)
+        change, back = "SET GLOBAL time_zone = 'Europe/Vienna'", "SET GLOBAL time_zone = 'SYSTEM'"
+    database.run(change)
+    source = open_source(database.settings)
+    try:
+        yield source
+    finally:
+        source.close()
+        database.run(back)
+
+
+def test_sqlite_writes_in_utc(sqlite: Database) -> None:
+    moment = datetime.fromisoformat("2026-10-25T02:30:00+02:00")
+
+    assert sqlite.source.earliest_local(moment).isoformat() == "2026-10-25T00:30:00"
 
 
 def test_an_open_transaction_holds_back_what_may_be_taken_as_committed(

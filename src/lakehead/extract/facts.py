@@ -1,7 +1,7 @@
 """What a source tells before a plan is made, in the planner's words; and a plan's windows in the source's."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -77,13 +77,14 @@ class Increments:
         bounds = self.source.bounds(Query(table=self.info, filter=self.filter), self.column.name)
         asked_at = now.utc if self.kind.follows_the_clock else self.source.now().utc
         transactions = self.source.open_transactions()
-        oldest = transactions.oldest
-        moment = now.utc if self.kind is Kind.TIMESTAMPTZ else now.local
-        if oldest is not None and self.kind is not Kind.TIMESTAMPTZ:
-            ahead = now.local - now.utc.astimezone(UTC).replace(tzinfo=None)
-            oldest = oldest.astimezone(UTC).replace(tzinfo=None) + ahead
         lowest, highest = bounds or (None, None)
-        reach = Reach(now=moment, oldest_open=oldest, lowest=lowest, highest=highest)
+        reach = Reach(
+            now=now.utc,
+            oldest_open=transactions.oldest,
+            earliest_local=self.source.earliest_local,
+            lowest=lowest,
+            highest=highest,
+        )
         return Answers(SourceFacts(capabilities=can, reach=reach, probe=self), asked_at, transactions)
 
 

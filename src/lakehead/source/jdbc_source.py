@@ -6,6 +6,7 @@ Its clock, its literals and its snapshots are not known, so there is nothing inc
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -131,6 +132,10 @@ class JdbcSource:
     def now(self) -> ServerTime:
         """Not known."""
         raise Misconfigured(f"{self.settings} does not tell its clock in a way that is known. Load its tables in full.")
+
+    def earliest_local(self, since: datetime) -> datetime:  # noqa: ARG002 - the port has it
+        """Not known."""
+        return self.now().local
 
     def open_transactions(self) -> OpenTransactions:
         """Not known."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from lakehead.errors import Misconfigured
 from lakehead.source import questions
+from lakehead.source.local_time import moments_from
 from lakehead.source.mysql_types import column_of
 from lakehead.source.port import (
     Capabilities,
@@ -31,6 +32,8 @@ _PAGE_BYTES = 16 << 10
 _MEASURED_ROWS = 1_000
 SESSION = ("SET time_zone = '+00:00'", "SET sql_mode = 'ANSI_QUOTES'", "SET NAMES utf8mb4")
 """What every connection is told first: moments are UTC, and what a text means does not depend on the server."""
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 _NAMES = "SELECT table_schema, table_name FROM information_schema.tables WHERE lower(table_name) = lower({name}) AND "
 _COLUMNS = """
@@ -104,10 +107,16 @@ class MySQL:
 
     def now(self) -> ServerTime:
         """The server's clock."""
-        self.rows("SET time_zone = DEFAULT")
-        [(utc, local)] = self.rows("SELECT UTC_TIMESTAMP(6), NOW(6)")
-        self.rows(SESSION[0])
+        [(utc, local)] = self._in_its_zone("SELECT UTC_TIMESTAMP(6), NOW(6)")
         return ServerTime(utc.replace(tzinfo=UTC), local)
+
+    def earliest_local(self, since: datetime) -> datetime:
+        """The earliest value that the server writes into columns without a zone from that moment on."""
+        seconds = [(moment - _EPOCH) // _MICROSECOND for moment in moments_from(since)]
+        moments = ", ".join(f"FROM_UNIXTIME({each // 10**6}.{each % 10**6:06})" for each in seconds)
+        [row] = self._in_its_zone(f"SELECT {moments}")
+        local: datetime = min(row)
+        return local
 
     def open_transactions(self) -> OpenTransactions:
         """Unknown: the server tells it only to administrators."""
@@ -174,6 +183,14 @@ class MySQL:
             return questions.row_bytes(self, query)
         said = (table.estimated_bytes or 0) // table.estimated_rows
         return max(said, questions.row_bytes(self, query, first=_MEASURED_ROWS))
+
+    def _in_its_zone(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        """All rows of a statement in the server's own time zone."""
+        self.rows("SET time_zone = DEFAULT")
+        try:
+            return self.rows(sql)
+        finally:
+            self.rows(SESSION[0])
 
     def _execute(self, sql: str) -> Sequence[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:

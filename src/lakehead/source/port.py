@@ -235,6 +235,14 @@ class Source(Protocol):
         """The server's clock."""
         ...
 
+    def earliest_local(self, since: datetime) -> datetime:
+        """The earliest value that the server writes into columns without a zone from that moment on.
+
+        It is the server's local time of that moment, or where the clocks will go back to if that is earlier. The
+        moment has a zone, the value has none.
+        """
+        ...
+
     def open_transactions(self) -> OpenTransactions:
         """How far back a commit may still come."""
         ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakehead.errors import Misconfigured
 from lakehead.source import questions
 from lakehead.source.errors import NotExact
+from lakehead.source.local_time import moments_from
 from lakehead.source.port import (
     Capabilities,
     Column,
@@ -66,10 +67,9 @@ WITH RECURSIVE family AS (
 )
 SELECT (pg_relation_size(oid) / current_setting('block_size')::int8)::int8 FROM family
 """
-_NOW = """
-SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE
-(SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')
-"""
+_ZONE = "(SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')"
+_NOW = f"SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE {_ZONE}"
+_EARLIEST = "SELECT min(moment AT TIME ZONE {zone}) FROM unnest(ARRAY[{moments}]) AS g(moment)"
 # A transaction without an id may still get one and write; our own readers, which may last for hours, do not, nor do
 # those that vacuum or send. Of other users' sessions whoever may not see them is told only that they are there.
 _OPEN = """
@@ -153,6 +153,13 @@ class PostgreSQL:
         """The server's clock."""
         [(utc, local)] = self.rows(_NOW)
         return ServerTime(utc, local)
+
+    def earliest_local(self, since: datetime) -> datetime:
+        """The earliest value that the server writes into columns without a zone from that moment on."""
+        moments = ", ".join(f"'{moment.isoformat(sep=' ')}'::timestamptz" for moment in moments_from(since))
+        [(earliest,)] = self.rows(_EARLIEST.format(zone=_ZONE, moments=moments))
+        local: datetime = earliest
+        return local
 
     def open_transactions(self) -> OpenTransactions:
         """How far back a commit may still come."""

@@ -92,6 +92,10 @@ class SQLite:
         moment = datetime.fromisoformat(told_of)
         return ServerTime(moment.replace(tzinfo=UTC), moment)
 
+    def earliest_local(self, since: datetime) -> datetime:
+        """That moment in UTC, in which SQLite's own functions write."""
+        return since.astimezone(UTC).replace(tzinfo=None)
+
     def open_transactions(self) -> OpenTransactions:
         """Unknown: SQLite does not tell. There is at most one."""
         return OpenTransactions(unknown="SQLite does not tell of an open transaction")

@@ -1,17 +1,20 @@
 """From where and up to where a table is read."""
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.watermarks import Reach, lower_bound, upper_bound
-from lakehead.extract.planning.windows import Bound
+from lakehead.extract.planning.windows import Bound, Window
+from lakehead.source.local_time import moments_from
 from lakehead.state.model import Value
-from tests.unit.extract.scene import plain
+from tests.unit.extract.scene import below, holds, plain
 
 NOW = datetime(2024, 3, 31, 2, 30, 0, 123456, tzinfo=UTC)
 PLAIN = NOW.replace(tzinfo=None)
@@ -67,7 +70,7 @@ def test_what_must_not_read_a_row_twice_starts_exactly_where_the_last_reading_en
         (Kind.TIMESTAMPTZ, {"oldest_open": NOW - timedelta(hours=2)}, 30, NOW - timedelta(hours=2, seconds=30)),
         (Kind.TIMESTAMPTZ, {"oldest_open": NOW + timedelta(hours=2)}, 0, NOW),
         (Kind.TIMESTAMP, {}, 0, PLAIN),
-        (Kind.TIMESTAMP, {"now": PLAIN}, 60, PLAIN - timedelta(minutes=1)),
+        (Kind.TIMESTAMP, {}, 60, PLAIN - timedelta(minutes=1)),
         (Kind.TIMESTAMP, {"now": NOW.astimezone(timezone(timedelta(hours=-5)))}, 0, PLAIN),
         (Kind.DATE, {}, 0, date(2024, 3, 31)),
         (Kind.DATE, {}, 3 * 3600, date(2024, 3, 30)),
@@ -109,6 +112,68 @@ def test_a_watermark_of_another_kind_is_refused(kind: Kind, value: Value) -> Non
         lower_bound(kind, stored=value, initial=None, lag_seconds=0, rereads=True)
 
 
-def test_a_clock_without_a_zone_cannot_bound_a_column_with_one() -> None:
-    with pytest.raises(Misconfigured, match="without a zone"):
+def test_a_clock_without_a_zone_bounds_nothing() -> None:
+    with pytest.raises(Misconfigured, match="does not fit"):
         upper_bound(Kind.TIMESTAMPTZ, Reach(now=PLAIN), lag_seconds=0)
+
+
+# --- local time
+
+TURNS = {
+    "Europe/Vienna, back": ("Europe/Vienna", datetime(2026, 10, 24, 22, tzinfo=UTC)),
+    "Europe/Vienna, forward": ("Europe/Vienna", datetime(2026, 3, 28, 23, tzinfo=UTC)),
+    "America/New_York, back": ("America/New_York", datetime(2026, 11, 1, 3, tzinfo=UTC)),
+    "Australia/Lord_Howe, back by half an hour": ("Australia/Lord_Howe", datetime(2026, 4, 4, 12, tzinfo=UTC)),
+    "America/Sao_Paulo, back over midnight": ("America/Sao_Paulo", datetime(2018, 2, 17, 23, tzinfo=UTC)),
+    "UTC": ("UTC", datetime(2026, 3, 28, 23, tzinfo=UTC)),
+}
+"""Hours around which clocks are put back or forward, and where they never are."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A server in a time zone, and the rows that it has written: each with its own local time."""
+
+    zone: ZoneInfo
+
+    def at(self, moment: datetime) -> datetime:
+        return moment.astimezone(self.zone).replace(tzinfo=None)
+
+    def earliest(self, since: datetime) -> datetime:
+        return min(map(self.at, moments_from(since)))
+
+
+@pytest.mark.parametrize("lag", [0, 600, 5400])
+@pytest.mark.parametrize("kind", [Kind.TIMESTAMP, Kind.DATE])
+@pytest.mark.parametrize(("zone", "first"), TURNS.values(), ids=TURNS)
+def test_every_row_is_read_once_while_clocks_are_put_back_and_forward(
+    zone: str, first: datetime, kind: Kind, lag: int
+) -> None:
+    """A row is written every 7 minutes and committed up to the lag later; a run comes every 11 minutes."""
+    local, minute = Local(ZoneInfo(zone)), timedelta(minutes=1)
+    rows: dict[datetime, Any] = {}
+    for number in range(100):
+        moment = first + number * 7 * minute
+        value = local.at(moment)
+        rows[moment] = value.date() if kind is Kind.DATE else value
+    read: list[datetime] = []
+    start: Bound | None = None
+    for number in range(400):
+        now = first + number * 11 * minute
+        end = upper_bound(kind, Reach(now=now, earliest_local=local.earliest), lag_seconds=lag)
+        assert end is not None
+        window = Window(start, end)
+        assert start is None or not below(end.value, start.value), "a watermark never goes back"
+        late = timedelta(seconds=max(lag - 1, 0))
+        read += [moment for moment, value in rows.items() if moment + late < now and holds(window, value)]
+        start = Bound(end.value, included=True)
+
+    assert sorted(read) == sorted(rows)
+
+
+def test_a_transaction_that_began_before_the_clocks_were_put_forward_holds_the_bound_at_its_own_time() -> None:
+    local = Local(ZoneInfo("Europe/Vienna"))
+    began = datetime(2026, 3, 29, 0, 50, tzinfo=UTC)
+    reach = Reach(now=began + timedelta(minutes=15), oldest_open=began, earliest_local=local.earliest)
+
+    assert upper_bound(Kind.TIMESTAMP, reach, lag_seconds=0) == Bound(plain(2026, 3, 29, 1, 50), included=False)

@@ -1,12 +1,16 @@
 """From where, and up to where, a table is read."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lakehead.errors import Misconfigured
 from lakehead.extract.planning.axis import Axis, Kind, another_kind, kind_of
 from lakehead.extract.planning.windows import Bound
 from lakehead.state.model import Value
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +18,14 @@ class Reach:
     """What a source tells of a column and of itself, all of it before the first row is read."""
 
     now: datetime
-    """The source's own time. With a zone, or without one as the source writes such columns."""
+    """The source's own time, with its zone."""
 
     oldest_open: datetime | None = None
     """When the oldest transaction began that may still commit rows; None if there is none or the source cannot tell."""
+
+    earliest_local: Callable[[datetime], datetime] = _in_utc
+    """The earliest value that the source writes into columns without a zone from a moment on. Clocks are put back, and
+    then that is earlier than its local time."""
 
     lowest: Value | None = None
     """The column's first value. None: not asked, or no rows."""
@@ -54,8 +62,9 @@ def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
     """Where reading ends, and the next one starts. None: there is nothing to read.
 
     By the clock, it is the source's time or the start of its oldest open transaction, whichever is earlier, less the
-    lag, and not included: rows of that moment may still come. A date is read when it is over. Columns that follow no
-    clock are read up to and with their highest value.
+    lag, and not included: rows of that moment may still come. Of a column without a zone it is the earliest that the
+    source may write from then on; seconds are counted before that, for local time has hours that come twice or never. A
+    date is read when it is over. Columns that follow no clock are read up to and with their highest value.
     """
     if not kind.follows_the_clock:
         if reach.highest is None:
@@ -63,12 +72,13 @@ def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
         if kind_of(reach.highest) is not kind and not (kind is Kind.DECIMAL and isinstance(reach.highest, int)):
             raise another_kind(kind, reach.highest)
         return Bound(reach.highest, included=True)
-    moments = [_moment(kind, moment) for moment in (reach.now, reach.oldest_open) if moment is not None]
-    axis = Axis(Kind.TIMESTAMPTZ if kind is Kind.TIMESTAMPTZ else Kind.TIMESTAMP)
-    held = axis.value(axis.back(min(map(axis.tick, moments)), lag_seconds))
-    if kind is Kind.DATE and isinstance(held, datetime):
-        return Bound(held.date(), included=False)
-    return Bound(held, included=False)
+    axis = Axis(Kind.TIMESTAMPTZ)
+    moments = [axis.tick(moment) for moment in (reach.now, reach.oldest_open) if moment is not None]
+    held = axis.value(axis.back(min(moments), lag_seconds))
+    if kind is Kind.TIMESTAMPTZ or not isinstance(held, datetime):
+        return Bound(held, included=False)
+    local = reach.earliest_local(held)
+    return Bound(local.date() if kind is Kind.DATE else local, included=False)
 
 
 def nothing_between(kind: Kind, lower: Bound | None, upper: Bound, reach: Reach, stored: Value | None) -> bool:
@@ -85,15 +95,3 @@ def nothing_between(kind: Kind, lower: Bound | None, upper: Bound, reach: Reach,
     if reach.lowest is not None and not upper.included and axis.tick(reach.lowest) >= end:
         return True
     return lower is not None and reach.highest is not None and axis.tick(reach.highest) < axis.tick(lower.value)
-
-
-def _moment(kind: Kind, moment: datetime) -> datetime:
-    """The moment as a column of this kind would have it."""
-    if kind is Kind.TIMESTAMPTZ:
-        if moment.tzinfo is None:
-            raise Misconfigured(
-                "The source tells its time without a zone, and the watermark column has one. Ask the source for its "
-                "time with a zone."
-            )
-        return moment
-    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
