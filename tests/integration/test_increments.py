@@ -116,6 +116,20 @@ def test_a_transaction_that_is_open_across_the_run_holds_the_bound_below_its_sta
     assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
 
 
+def test_a_row_that_is_written_in_the_second_in_which_its_table_was_read_is_found(scene: Scene) -> None:
+    """A column of whole seconds says of it that it was written before the source's time."""
+    kind = {"postgresql": "timestamp(0)", "mysql": "datetime"}[scene.database.kind]
+    table = make(scene, f"id bigint, at {kind}, v text")
+    scene.sql(f"INSERT INTO {table} VALUES (1, {at(DAY)}, 'x')")
+    done(scene.run(scd1(table)))
+    second = reached(scene, f"raw.{table}").replace(microsecond=0)
+    scene.sql(f"INSERT INTO {table} VALUES (2, {at(second)}, 'written later in that second')")
+
+    done(scene.run(scd1(table)))
+
+    assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
+
+
 # --- rows that come between plan and read
 
 

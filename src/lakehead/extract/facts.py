@@ -1,5 +1,6 @@
 """What a source tells before a plan is made, in the planner's words; and a plan's windows in the source's."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -82,10 +83,16 @@ class Increments:
             now=now.utc,
             oldest_open=transactions.oldest,
             earliest_local=self.source.earliest_local,
+            second_digits=self._second_digits(),
             lowest=lowest,
             highest=highest,
         )
         return Answers(SourceFacts(capabilities=can, reach=reach, probe=self), asked_at, transactions)
+
+    def _second_digits(self) -> int:
+        """How many digits of a second the column's moments have, as in timestamp(3)."""
+        said = re.search(r"\(([0-6])\)", self.column.declared)
+        return int(said[1]) if said else self.source.can.second_digits
 
 
 @dataclass(frozen=True, slots=True)

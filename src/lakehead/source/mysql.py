@@ -59,7 +59,7 @@ class MySQL:
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
         only_by_jdbc = settings.tls is not None and settings.tls.certificate is not None
-        self.can = Capabilities(incremental=True, snapshots=False, arrow=not only_by_jdbc)
+        self.can = Capabilities(incremental=True, snapshots=False, arrow=not only_by_jdbc, second_digits=0)
         with told(settings):
             self._connection = connect(settings)
             for statement in SESSION:

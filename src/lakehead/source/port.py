@@ -211,6 +211,8 @@ class Capabilities:
     """Whether parts can share one view of the database."""
     arrow: bool = True
     """Whether tasks can read its parts as Arrow; by JDBC they always can."""
+    second_digits: int = 6
+    """Digits of a second that moments have where a column's type does not say how many."""
     one_writer: bool = False
     """Whether only one transaction writes at a time, so that at most one can commit late."""
 

@@ -36,7 +36,7 @@ _ROW = Column(name="rowid", declared="INTEGER", arrow=pa.int64(), splits=True)
 class SQLite:
     """A SQLite file that is open for reading."""
 
-    can = Capabilities(incremental=True, snapshots=False, one_writer=True)
+    can = Capabilities(incremental=True, snapshots=False, second_digits=0, one_writer=True)
     dialect = "sqlite"
 
     def __init__(self, settings: SourceSettings) -> None:

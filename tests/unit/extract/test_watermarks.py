@@ -72,6 +72,8 @@ def test_what_must_not_read_a_row_twice_starts_exactly_where_the_last_reading_en
         (Kind.TIMESTAMP, {}, 0, PLAIN),
         (Kind.TIMESTAMP, {}, 60, PLAIN - timedelta(minutes=1)),
         (Kind.TIMESTAMP, {"now": NOW.astimezone(timezone(timedelta(hours=-5)))}, 0, PLAIN),
+        (Kind.TIMESTAMP, {"second_digits": 3}, 0, PLAIN.replace(microsecond=123000)),
+        (Kind.TIMESTAMPTZ, {"second_digits": 0}, 0, NOW.replace(microsecond=0)),
         (Kind.DATE, {}, 0, date(2024, 3, 31)),
         (Kind.DATE, {}, 3 * 3600, date(2024, 3, 30)),
         (Kind.TIMESTAMP, {}, 10**30, plain(1, 1, 1)),

@@ -27,6 +27,9 @@ class Reach:
     """The earliest value that the source writes into columns without a zone from a moment on. Clocks are put back, and
     then that is earlier than its local time."""
 
+    second_digits: int = 6
+    """How many digits of a second the source writes: what comes later in the same second may look earlier."""
+
     lowest: Value | None = None
     """The column's first value. None: not asked, or no rows."""
 
@@ -63,8 +66,9 @@ def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
 
     By the clock, it is the source's time or the start of its oldest open transaction, whichever is earlier, less the
     lag, and not included: rows of that moment may still come. Of a column without a zone it is the earliest that the
-    source may write from then on; seconds are counted before that, for local time has hours that come twice or never. A
-    date is read when it is over. Columns that follow no clock are read up to and with their highest value.
+    source may write from then on; seconds are counted before that, for local time has hours that come twice or never.
+    Where the source writes whole seconds it is a whole second too. A date is read when it is over. Columns that follow
+    no clock are read up to and with their highest value.
     """
     if not kind.follows_the_clock:
         if reach.highest is None:
@@ -75,10 +79,12 @@ def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
     axis = Axis(Kind.TIMESTAMPTZ)
     moments = [axis.tick(moment) for moment in (reach.now, reach.oldest_open) if moment is not None]
     held = axis.value(axis.back(min(moments), lag_seconds))
-    if kind is Kind.TIMESTAMPTZ or not isinstance(held, datetime):
-        return Bound(held, included=False)
-    local = reach.earliest_local(held)
-    return Bound(local.date() if kind is Kind.DATE else local, included=False)
+    assert isinstance(held, datetime)  # noqa: S101 - for the type checker: the axis is of moments
+    value = held if kind is Kind.TIMESTAMPTZ else reach.earliest_local(held)
+    if kind is Kind.DATE:
+        return Bound(value.date(), included=False)
+    unit: int = 10 ** (6 - reach.second_digits)
+    return Bound(value.replace(microsecond=value.microsecond // unit * unit), included=False)
 
 
 def nothing_between(kind: Kind, lower: Bound | None, upper: Bound, reach: Reach, stored: Value | None) -> bool:
