@@ -256,6 +256,18 @@ def test_a_table_that_was_read_by_another_column_or_filter_is_refused_with_the_w
     assert "with --reload" in kept.run(before).errors[name]
 
 
+@FILES_IN_SOAK
+def test_the_number_of_a_full_load_is_not_taken_for_a_watermark(kept: Kept) -> None:
+    name = numbers(kept, 0, 1, 2)
+    assert kept.run(full(name)).errors == {}
+
+    refused = kept.run(scd1(name))
+
+    assert "read by '_slice'" in refused.errors[name]
+    assert kept.run(scd1(name), reload=True).errors == {}
+    assert kept.rows("mirror", name, "id") == [(0,), (1,), (2,)]
+
+
 @pytest.mark.parametrize("kept", ["iceberg"], indirect=True)
 def test_a_watermark_of_an_older_version_is_taken_as_it_is_and_says_more_from_then_on(kept: Kept) -> None:
     name = numbers(kept, 1, 2)

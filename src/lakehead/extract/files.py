@@ -22,7 +22,7 @@ from lakehead.extract.file_marks import FileMark, decode_mark, encode_mark
 from lakehead.extract.merging import Newest, newest_of, whole_keys
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.rows import raw_schema
-from lakehead.extract.sink import Reading, Standing, Written, check_order, keys_of
+from lakehead.extract.sink import LOADED_IN_FULL, Reading, Standing, Written, check_order, keys_of
 from lakehead.extract.staging import frame_of
 from lakehead.extract.surroundings import Shared
 from lakehead.extract.table import Rule, TableSettings
@@ -125,7 +125,14 @@ class FileTableSink:
 
         def mark() -> FileMark:
             number = self.standing().last_slice + 1
-            return FileMark(value=number, slice=number, generation=generation, load_date=load_date, table=self.id)
+            return FileMark(
+                value=number,
+                slice=number,
+                generation=generation,
+                load_date=load_date,
+                table=self.id,
+                read_by=LOADED_IN_FULL,
+            )
 
         unit = Unit(load_date.isoformat(), generation)
         return self._turn(lambda: self._land(unit, reading, mark, [self._not_emptied]))

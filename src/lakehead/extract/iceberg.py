@@ -24,7 +24,7 @@ from lakehead.extract.iceberg_tables import (
 from lakehead.extract.iceberg_view import show_slice, shown_slice
 from lakehead.extract.merging import Newest, RawRows, merge_newest, overwrite, overwrite_newest, whole_keys
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.sink import Overtaken, Reading, Standing, Written, check_order, keys_of
+from lakehead.extract.sink import LOADED_IN_FULL, Overtaken, Reading, Standing, Written, check_order, keys_of
 from lakehead.extract.staging import raw_stager
 from lakehead.extract.surroundings import Surroundings
 from lakehead.extract.table import Finalize, Rule, TableSettings
@@ -84,7 +84,7 @@ class IcebergSink:
 
         def reaching() -> Reached:
             number = self._known().last_slice + 1
-            return Reached(watermark=number, slice=number, load_date=load_date)
+            return Reached(watermark=number, slice=number, load_date=load_date, read_by=LOADED_IN_FULL)
 
         unit = Unit(load_date.isoformat(), generation)
         return self._land_raw(unit, reading, reaching, [self._not_emptied])

@@ -10,6 +10,7 @@ import pyarrow as pa
 from lakehead.errors import LakeheadError
 from lakehead.extract.merging import Newest
 from lakehead.extract.planning.windows import Slice
+from lakehead.extract.rows import SLICE
 from lakehead.extract.table import Reader, TableSettings
 from lakehead.source.port import Column, Query, Source, TableInfo, TableName
 from lakehead.state.model import ReadBy, Watermark
@@ -93,6 +94,10 @@ class Written:
     location: str
     snapshot: int | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
+
+
+LOADED_IN_FULL = ReadBy(SLICE)
+"""What the watermark of a table was read by that is loaded in full: it counts the loads, and means no column."""
 
 
 class TableSink(Protocol):
