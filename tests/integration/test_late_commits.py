@@ -165,6 +165,7 @@ def test_a_lower_number_that_is_committed_after_a_higher_one_is_not_passed_by(
         assert held.by.startswith("lakehead (")
         [skipped] = ran.of(TableSkipped)
         assert skipped.reason.startswith("nothing new since 1; held back by lakehead (")
+        assert "cannot be loaded anew: it is held back by" in scene.run(scd1(table), reload=True).errors[table]
         other.execute("COMMIT")
 
     done(scene.run(scd1(table)))
@@ -241,7 +242,9 @@ def test_a_standby_that_is_behind_its_primary_loses_no_row(on_postgresql: Scene,
         while control.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() != ("paused",):
             pass
         scene.sql(f"INSERT INTO {table} (id, v) VALUES (3, 'not replayed yet')")
-        [(stamped,)] = scene.database.run(f"SELECT at FROM {table} WHERE id = 3")
+        [(stamped, _)] = scene.database.run(
+            f"SELECT at, pg_sleep(1.5) FROM {table} WHERE id = 3"
+        )  # longer than the lag
 
         assert "it is a standby" in pipeline.run(scene.spark, [orders]).errors[table], "without a lag it is refused"
         done(pipeline.run(scene.spark, [orders], lag_seconds=1))

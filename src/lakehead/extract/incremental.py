@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.extract.facts import Increments, kind_of_column
 from lakehead.extract.late_commits import LateCommitCheck
 from lakehead.extract.merging import Newest
@@ -68,7 +68,13 @@ class _Load:
             self.late_commits.check(increments, source.open_transactions())
             context.sink.prepare(schema_of(increments.info.columns))
             plan = self._read(increments)
+        held = self.late_commits.held_back
         if plan is None and context.table.reload and context.sink.standing().raw is not None:
+            if held is not None:
+                raise Unavailable(
+                    f"The table {context.table.name} cannot be loaded anew: it is {held}. It stays as it was. Run it "
+                    "again when that has ended."
+                )
             raise AuditFailed(
                 f"The source of {context.table.name} has no rows to load anew, and had some before. The table stays as "
                 "it was. If it is to become empty, drop it."
@@ -77,9 +83,9 @@ class _Load:
             self._merge()  # also where nothing is new: without its plan, nobody knew that raw was whole
         raw = self._mark(plan)
         if plan is None and not self.landed and not self.merges:
-            nothing = f"nothing new since {_text(raw)}" if raw else "the source has no rows yet"
-            held = self.late_commits.held_back
-            return Skipped(f"{nothing}; {held}" if held else nothing)
+            if held is not None:
+                return Skipped(f"{f'nothing new since {_text(raw)}' if raw else 'nothing read yet'}; {held}")
+            return Skipped(f"nothing new since {_text(raw)}" if raw else "the source has no rows yet")
         return Done(
             rows=context.tally.rows,
             published=context.tally.published,
