@@ -192,6 +192,23 @@ def test_a_filter_by_jdbc_is_written_in_the_sql_of_its_server(
     assert by_mariadb_driver.count(query) == 4
 
 
+def test_numbers_by_mariadbs_driver_stay_numbers_and_moments_of_a_session_are_refused(
+    mysql: Database, spark: SparkSession, by_mariadb_driver: JdbcSource
+) -> None:
+    name = mysql.name()
+    mysql.run(f"CREATE TABLE {name} (id integer, few tinyint(1), y year, b bit(1), at datetime(6), ts timestamp NULL)")
+    mysql.run(f"INSERT INTO {name} VALUES (1, 2, 2024, b'1', '2024-03-31 02:30:00.123456', NULL)")
+    table = by_mariadb_driver.catalogue(TableName(name))
+
+    with pytest.raises(NotExact, match="Column 'ts' of type TIMESTAMP"):
+        table.readable()
+    query = Query(table=table, columns=("id", "few", "y", "b", "at"))
+    [row] = frame(spark, by_mariadb_driver.parts(query, 1)).toArrow().to_pylist()
+
+    at = datetime(2024, 3, 31, 2, 30, 0, 123456)  # noqa: DTZ001 - it has no zone
+    assert row == {"id": 1, "few": 2, "y": 2024, "b": True, "at": at}
+
+
 def test_a_server_that_takes_sparks_quotes_for_texts_is_refused_and_one_that_does_not_is_read(
     by_mariadb_driver: JdbcSource,
 ) -> None:

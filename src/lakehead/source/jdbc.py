@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MARIADB = "jdbc:mariadb:"
 """Under this scheme Spark quotes names by double quotes, which the server takes for texts unless it is told."""
+_PLAIN_NUMBERS = {"tinyInt1isBit": "false", "yearIsDateType": "false"}
+"""Without it drivers for MySQL make a truth value of any tinyint(1), and a day of a year."""
 FETCH_ROWS = 10_000
 """Rows for each trip to the server. With 0, PostgreSQL's driver would hold the whole result."""
 
@@ -64,6 +66,11 @@ def address(settings: SourceSettings) -> str:
             return settings.database
 
 
+def driver_properties(settings: SourceSettings) -> dict[str, str]:
+    """What a driver is told that its URL does not say, so that values are what the server has."""
+    return _PLAIN_NUMBERS if settings.database.startswith((MARIADB, "jdbc:mysql:")) else {}
+
+
 def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame":
     settings = part.settings
     options = {
@@ -79,7 +86,11 @@ def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame
     }
     # Not in the URL, which a driver's or Spark's words may repeat.
     secret = {**dict(settings.secret_options), **(for_jdbc(settings.tls) if settings.tls else {})}
-    given = {**secret, **{name: value for name, value in options.items() if value is not None}}
+    given = {
+        **driver_properties(settings),
+        **secret,
+        **{name: value for name, value in options.items() if value is not None},
+    }
     return session.read.format("jdbc").options(**given).load()
 
 

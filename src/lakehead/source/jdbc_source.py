@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.source import questions
 from lakehead.source.errors import SourceFailed
-from lakehead.source.jdbc import MARIADB
+from lakehead.source.jdbc import MARIADB, driver_properties
 from lakehead.source.port import (
     EVERY_REFUSED,
     Capabilities,
@@ -55,6 +55,8 @@ _EXACT = {
 }
 _DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 """The SQL of servers that are known by the beginning of their URL."""
+_ZONED_TIMESTAMP = ("mysql", "mariadb")
+"""Servers whose `timestamp` is a moment that each session sees in its own zone."""
 _DECIMALS, _MOMENT = (2, 3), 93
 _SHORT = {*_DECIMALS, 92, 93, 2013, 2014, 1111}
 """Numbers, times, moments and what the driver has no word for: their text fits what they are cast to."""
@@ -69,7 +71,8 @@ class JdbcSource:
         self.settings = settings
         jvm: Any = session._jvm  # noqa: SLF001 - the only way to JDBC's own catalogue
         properties = jvm.java.util.Properties()
-        for name, value in (("user", settings.user), ("password", settings.password)):
+        given = {"user": settings.user, "password": settings.password, **driver_properties(settings)}
+        for name, value in given.items():
             if value is not None:
                 properties.setProperty(name, value)
         with self._told():
@@ -81,7 +84,7 @@ class JdbcSource:
     def dialect(self) -> str:
         """The server's own SQL where the URL names a server that is known, and standard SQL where the driver quotes
         names as the standard does. Elsewhere a filter could be read as another condition: `Misconfigured`."""
-        found = _DIALECTS.get(self.settings.database.split(":")[1])
+        found = _DIALECTS.get(self._server)
         if found is None and self._mark != '"':
             raise Misconfigured(
                 f"How {self.settings} writes a filter is not known. Take source_filter out, or put the condition into "
@@ -178,6 +181,11 @@ class JdbcSource:
         """One part, whatever number is asked for: how to part the table is not known."""
         return questions.read_parts(self, query, [""], snapshot)
 
+    @property
+    def _server(self) -> str:
+        """What the URL calls the kind of server."""
+        return self.settings.database.split(":")[1]
+
     def _check_quotes(self, sparks: str) -> None:
         """Raise `Misconfigured` where the server would take the names that Spark writes for texts, and answer them."""
         if sparks == self.quote("c0") or self.settings.database.startswith(MARIADB):
@@ -201,7 +209,9 @@ class JdbcSource:
         if kind in _DECIMALS:
             declared = f"{declared}({size},{digits})"
             arrow = pa.decimal128(size, digits) if 0 < size <= 38 and 0 <= digits <= size else None
-        if kind == _MOMENT and (digits > 6 or "zone" in declared.lower() or declared.lower().endswith("tz")):
+        low = declared.lower()
+        zoned = "zone" in low or low.endswith("tz") or (low == "timestamp" and self._server in _ZONED_TIMESTAMP)
+        if kind == _MOMENT and (digits > 6 or zoned):
             arrow = None
         wanted = name in overrides.as_text or (arrow is None and EVERY_REFUSED in overrides.as_text)
         if wanted and kind in _SHORT:
