@@ -200,7 +200,8 @@ def test_a_branch_that_cannot_be_removed_is_told_and_goes_with_the_next_sweep(
 
     [branch] = branches_of(table)
     [told] = waits
-    assert told.startswith(f"the branch {branch} is left, and lakehead maintain sweep removes it later")
+    assert told.startswith(f"the branch {branch} is left (")
+    assert told.endswith(f"to remove it later: lakehead maintain sweep {table.name} --config FILE")
     assert_nothing_is_left(table)
 
 

@@ -24,6 +24,7 @@ class Postgres:
     """One server. `start` returns when it takes connections; `kill` is a power cut; both can be repeated."""
 
     def __init__(self, version: int = 16) -> None:
+        self._version = version
         self._programs = {16: "pginstall", 18: "pginstall18"}[version]
         [self.port] = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,13 +53,13 @@ class Postgres:
     @spent_on(Mechanism.SERVER)
     def standby(self) -> "Postgres":
         """A hot standby of this server, not started yet."""
-        made = Postgres()
+        made = Postgres(self._version)
         if os.geteuid() == 0:
             shutil.chown(made._folder, "nobody", "nogroup")
         subprocess.run(
             [
                 *_as_nobody(),
-                _program("pg_basebackup"),
+                _program("pg_basebackup", self._programs),
                 *("-D", str(made._folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-U", USER),
                 *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
             ],

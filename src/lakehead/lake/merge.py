@@ -17,7 +17,7 @@ from lakehead.lake.commit_times import TOLERANCE_MS, last_time_ms
 from lakehead.lake.commits import empty, set_ref
 from lakehead.lake.landing import Fence, Head, Landing, Reached, Share
 from lakehead.lake.lane import StagingFailed, disk_full
-from lakehead.lake.ports import AuditFailed, Moved, Staged
+from lakehead.lake.ports import CONFIG_OPTION, AuditFailed, Moved, Staged
 from lakehead.lake.rows import Branch
 from lakehead.lake.table import IcebergTable
 from lakehead.spark.names import quoted
@@ -89,7 +89,8 @@ class MergeStager:
         try:
             self.table.remove_branch(branch)
         except LakeheadError as error:
-            self.waiting(f"the branch {branch} is left, and lakehead maintain sweep removes it later: {error}")
+            later = f"lakehead maintain sweep {self.table.name} {CONFIG_OPTION}"
+            self.waiting(f"the branch {branch} is left ({error}); to remove it later: {later}")
 
     def _check_clock(self) -> None:
         last_ms = last_time_ms(self.table.seen().metadata)

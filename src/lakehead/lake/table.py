@@ -257,8 +257,8 @@ class IcebergTable:
             return snapshot
         raise SourceUnknown(
             f"Snapshot {snapshot.id} of {self.name} was cherry-picked from snapshot {source}, which has expired, and "
-            "neither the ledger nor a metadata file tells whether that was a landing. Nothing is landed until you "
-            f"decide: lakehead state rebuild {self.name} with --last-landing and the last landing that the table holds."
+            "neither the ledger nor a metadata file tells whether that was a landing. Nothing is landed until you say "
+            f"which landing was the table's last: lakehead state rebuild {self.name} {CONFIG_OPTION} --last-landing ID"
         )
 
     def _broken(

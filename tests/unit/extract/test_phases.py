@@ -23,6 +23,7 @@ def context(mark: Any, told: list[Happened]) -> ExecutionContext:
         load_date=date(2026, 1, 1),
         planner=cast(Any, None),
         slicing=cast(Any, None),
+        clock=cast(Any, None),
         ids=cast(Any, None),
     )
 

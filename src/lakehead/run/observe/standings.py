@@ -71,11 +71,7 @@ class Standing:
                     self, step="planned", slices=event.slices, slice=min(event.done + 1, event.slices) or None
                 )
             case PhaseMarked():
-                step = f"{event.phase} {event.state}"
-                if event.phase != "raw":  # these rows were read before, by this run or by an earlier one
-                    return replace(self, step=step)
-                rows = max((rows for rows in (self.rows, event.rows) if rows is not None), default=None)
-                return replace(self, step=step, rows=rows)
+                return self._after_phase(event)
             case TableHeldBack():
                 return replace(self, held_back=event)
             case LateCommitsUnknown():
@@ -96,6 +92,13 @@ class Standing:
                 return replace(self, outcome=Outcome.FAILED, said=event.error, seconds=event.seconds)
             case _:
                 return self
+
+    def _after_phase(self, event: PhaseMarked) -> "Standing":
+        step = f"{event.phase} {event.state}"
+        if event.phase != "raw":  # these rows were read before, by this run or by an earlier one
+            return replace(self, step=step)
+        rows = max((rows for rows in (self.rows, event.rows) if rows is not None), default=None)
+        return replace(self, step=step, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
