@@ -1,0 +1,182 @@
+"""One landing that is held up: what is done again, what is done once, and what is not left behind."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from lakehead.clock import SystemClock
+from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
+from lakehead.ids import system_random
+from lakehead.lake.landing import BEGINNING, Fence, Head, Landing, Pointer, Reached, Share, Unit
+from lakehead.lake.ports import AuditFailed, Moved, Staged
+from lakehead.lake.protocol import Audit, Lander
+from lakehead.storage.backoff import Backoff, TimedBackoff
+
+UNIT = Unit("u")
+TRIES = 4
+
+
+class Virtual(SystemClock):
+    """Time that passes only where somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Scene:
+    """A table, its progress, its ledger and a stager: whatever is published goes as the test says."""
+
+    answers: Iterator[LakeheadError | None]
+    """What each commit meets; None is a success."""
+
+    moves: bool = False
+    """Whether main has moved whenever a commit failed."""
+
+    outage: Iterator[LakeheadError] = field(default_factory=lambda: iter(()))
+    """What looks at the table meet, before they are answered again."""
+
+    uuid = "table"
+    main = 1
+    published: Staged[str] | None = None
+    stagings: int = 0
+    discarded: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
+    audits: int = 0
+
+    async def head(self) -> Head:
+        if (error := next(self.outage, None)) is not None:
+            raise error
+        return Head(self.main, None)
+
+    async def pointer(self, _: str) -> Pointer:
+        return Pointer(self.main, None) if self.main else BEGINNING
+
+    async def plan(self, _: str, *, at: int | None, units: Sequence[Unit]) -> list[Share]:
+        del at
+        return [] if self.published else [Share(unit) for unit in units]
+
+    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[str]:
+        self.stagings += 1
+        return Staged(f"rows {self.stagings}", Landing(token, tuple(shares), reached=reached), fence.head)
+
+    def still_good(self, staged: Staged[str], at: Head) -> bool:
+        return staged.at == at
+
+    async def is_there(self, _: Staged[str]) -> bool:
+        raise AssertionError("what is young is not looked for")
+
+    async def discard(self, staged: Staged[str]) -> None:
+        self.discarded.append(staged.rows)
+
+    async def publish(self, staged: Staged[str], _: Head) -> None:
+        error = next(self.answers)
+        if error is not None:
+            self.main += self.moves
+            raise error
+        self.published = staged
+
+    def audit(self, _: Staged[str]) -> None:
+        self.audits += 1
+
+    def lander(self, audits: Sequence[Audit[str]]) -> Lander[str]:
+        every: Any = self  # it is all of them
+        return Lander(
+            pipeline="pipeline",
+            table=every,
+            progress=every,
+            ledger=every,
+            stager=every,
+            clock=Virtual(),
+            random=system_random(),
+            audits=audits,
+            backoff=Backoff(attempts=TRIES),
+            outage=TimedBackoff(seconds=60),
+            waiting=self.waits.append,
+        )
+
+
+def land(scene: Scene, *audits: Audit[str]) -> Landing | None:
+    return asyncio.run(scene.lander(audits or [scene.audit]).land([UNIT]))
+
+
+def failing(error: LakeheadError, times: int) -> Iterator[LakeheadError | None]:
+    yield from [error] * times
+    yield None
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("lost"), Unavailable("out")])
+def test_a_commit_that_is_not_answered_is_made_again_with_what_was_staged_and_audited_once(
+    error: LakeheadError,
+) -> None:
+    scene = Scene(failing(error, 3 * TRIES))
+
+    assert land(scene) is not None
+
+    assert (scene.stagings, scene.audits, scene.discarded) == (1, 1, [])
+    assert scene.waits == [str(error)]
+
+
+def test_a_table_that_cannot_be_looked_at_for_a_while_costs_no_try() -> None:
+    scene = Scene(failing(Moved("elsewhere"), 0), outage=iter([Unavailable("out")] * 3 * TRIES))
+
+    assert land(scene) is not None
+
+    assert (scene.stagings, scene.waits) == (1, ["out"])
+
+
+def test_whoever_stays_silent_ends_the_landing_and_nothing_staged_is_left() -> None:
+    scene = Scene(failing(OutcomeUnknown("lost."), 10**6))
+
+    with pytest.raises(Unavailable, match=r"tried for 60 s without an answer. The last one was: lost\."):
+        land(scene)
+
+    assert (scene.stagings, scene.discarded) == (1, ["rows 1"])
+
+
+def test_what_is_good_at_one_head_only_is_done_as_often_as_is_said_and_each_time_removed() -> None:
+    scene = Scene(failing(Moved("elsewhere"), 10**6), moves=True)
+
+    with pytest.raises(Unavailable, match=f"during each of {TRIES} tries"):
+        land(scene)
+
+    assert (scene.stagings, scene.audits) == (TRIES, TRIES)
+    assert scene.discarded == [f"rows {number}" for number in range(1, TRIES + 1)]
+    assert len(scene.waits) == TRIES - 1
+
+
+def test_what_fails_its_audit_is_removed() -> None:
+    scene = Scene(failing(Moved("elsewhere"), 0))
+
+    def refuse(_: Staged[str]) -> None:
+        raise AuditFailed("no")
+
+    with pytest.raises(AuditFailed):
+        land(scene, refuse)
+
+    assert (scene.published, scene.discarded) == (None, ["rows 1"])
+
+
+def test_an_error_of_staging_is_not_taken_for_an_outage_of_the_table() -> None:
+    scene = Scene(failing(Moved("elsewhere"), 0))
+
+    async def unreachable(*_: object, **__: object) -> Staged[str]:
+        raise Unavailable("the source is out")
+
+    scene.stage = unreachable  # type: ignore[method-assign] # as a source would
+    with pytest.raises(Unavailable, match="the source is out"):
+        land(scene)
+
+    assert scene.waits == []
