@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.extract.files import ViewRows
-from lakehead.extract.merging import Newest, newest_of
+from lakehead.extract.merging import Newest, counts_over, newest_of
+from lakehead.spark.jobs import ThreadSessions
 from tests.integration.sink_scene import Kept, scd1
 
 pytest_plugins = (
@@ -95,3 +96,24 @@ def test_rows_that_are_alike_but_for_where_a_null_is_are_decided_alike_in_any_or
         found += spark.sql(newest_of(spark, ViewRows("alike", columns), NEWEST)).collect()
 
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("raw", "mirror"), [("int", "bigint"), ("float", "double"), ("decimal(9, 2)", "decimal(18, 2)")]
+)
+def test_a_mirror_whose_columns_are_wider_is_compared_by_value(spark: SparkSession, raw: str, mirror: str) -> None:
+    session, newest = ThreadSessions(spark).mine(), Newest(keys=("id",), watermark="at")
+
+    def row(value: str, kind: str, number: int) -> str:
+        return f"SELECT CAST({value} AS {kind}) AS at, CAST({number} AS bigint) AS _slice"
+
+    def newer(new: str, old: str) -> bool:
+        compared = counts_over(newest, "s", "t")
+        found = session.sql(f"SELECT {compared} AS newer FROM ({row(new, raw, 2)}) s, ({row(old, mirror, 1)}) t")
+        return bool(found.collect()[0]["newer"])
+
+    assert newer("3", "2")
+    assert newer("2", "2")
+    assert newer("2", "NULL")
+    assert not newer("2", "3")
+    assert not newer("NULL", "2")

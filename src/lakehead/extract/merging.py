@@ -18,7 +18,7 @@ class Newest:
     the one that was read later. NULL is smaller than any value. Rows that are still alike differ at most in columns
     that nobody ordered by: a hash of the source's own columns decides, so that every run decides alike.
 
-    The rule is the same among rows of raw and between a row of raw and one of the mirror: see `rank_of`.
+    The rule is the same among rows of raw and between a row of raw and one of the mirror: see `order`.
     """
 
     keys: tuple[str, ...]
@@ -30,6 +30,11 @@ class Newest:
 
     filters: tuple[str, ...] = ()
     """Conditions, in SQL, that every row of the mirror that is merged into satisfies; its name is `t`."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that rows of one key are compared by, one after the other; the larger value counts."""
+        return (self.watermark, *self.tiebreaks, SLICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +74,22 @@ class Rows(Protocol):
         ...
 
 
-def rank_of(newest: Newest, alias: str | None = None) -> str:
-    """What rows of one key are compared by, as one value in SQL: the row with the larger one counts.
+def newest_first(newest: Newest) -> str:
+    """The order of rows of one key, in SQL, the one that counts first. Rows of different slices are never alike."""
+    return ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in newest.order)
 
-    Spark compares structs field by field, and NULL is smaller than any value. Rows of different slices are never equal.
-    """
-    columns = (newest.watermark, *newest.tiebreaks, SLICE)
-    prefix = f"{alias}." if alias else ""
-    fields = ", ".join(f"'{number}', {prefix}{quoted(name)}" for number, name in enumerate(columns))
-    return f"named_struct({fields})"
+
+def counts_over(newest: Newest, row: str, other: str) -> str:
+    """Whether a row comes before another one of its key in that order, in SQL; both are named by their aliases."""
+    *before, last = [(f"{row}.{quoted(name)}", f"{other}.{quoted(name)}") for name in newest.order]
+    decided = _larger(*last)
+    for one, two in reversed(before):
+        decided = f"({_larger(one, two)} OR ({one} <=> {two} AND {decided}))"
+    return decided
+
+
+def _larger(one: str, two: str) -> str:
+    return f"({one} > {two} OR ({one} IS NOT NULL AND {two} IS NULL))"
 
 
 def overwrite(session: SparkSession, target: str, rows: RawRows, *conditions: str) -> None:
@@ -98,7 +110,7 @@ def merge_newest(session: SparkSession, target: str, rows: RawRows, newest: Newe
     session.sql(
         f"MERGE INTO {target} t USING ({newest_of(session, rows, newest)}) s "  # noqa: S608 - quoted names and numbers
         f"ON {' AND '.join([*met, *(f'({condition})' for condition in newest.filters)])} "
-        f"WHEN MATCHED AND {rank_of(newest, 's')} > {rank_of(newest, 't')} "
+        f"WHEN MATCHED AND {counts_over(newest, 's', 't')} "
         f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
     )
@@ -121,7 +133,7 @@ def newest_of(session: SparkSession, rows: Rows, newest: Newest) -> str:
     # Spark's hash leaves NULLs out: that they are there, and where, is hashed too.
     own = [quoted(name) for name in rows.columns if name not in INGEST_SCHEMA.names]
     alike = ", ".join(f"{name} IS NULL, {name}" for name in own)
-    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {rank_of(newest)} DESC, xxhash64({alike}) DESC)"
+    rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {newest_first(newest)}, xxhash64({alike}) DESC)"
     return (
         f"SELECT {names} FROM (SELECT *, {rank} AS `_lakehead_rank` FROM ({all_rows})) "  # noqa: S608 - quoted names
         "WHERE `_lakehead_rank` = 1"
