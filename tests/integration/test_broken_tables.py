@@ -123,7 +123,10 @@ def test_the_command_that_a_message_suggests_does_what_it_says(on_sqlite: Scene)
     suggested = lakehead_command(*shlex.split(found[1])[1:])
     mended = on_sqlite.run(full(name), load_date=date(2026, 1, 3))
 
+    swept = lakehead_command("maintain", "sweep", f"raw.{name}", "--dry-run", *shlex.split(found[1])[-2:])
+
     assert (suggested.returncode, suggested.stderr) == (0, "")
+    assert (swept.returncode, swept.stderr) == (0, "")
     assert f"raw.{name} is settled up to snapshot {first}" in suggested.stdout
     assert mended.errors == {}
 

@@ -1,13 +1,16 @@
 """Ages as they are typed, and a catalog's properties from the command line and the environment."""
 
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import typer
 
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import catalog_properties
-from lakehead.run.tables import age
+from lakehead.run.tables import Chosen, age, chosen
+from lakehead.spark.settings import EMBEDDED, embedded_catalog
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,51 @@ def test_a_warehouse_on_s3_takes_what_was_not_given_from_the_clouds_own_variable
     assert (on_s3["s3.endpoint"], on_s3["s3.access-key-id"], on_s3["client.region"]) == ("http://there", "k", "mine")
     assert "s3.secret-access-key" not in on_s3
     assert local == {"warehouse": "file:///w"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration of one table, which nobody has loaded."""
+    file = tmp_path / "shop.json"
+    runtime = {"raw_root": "raw", "final_root": "final", "state": {"url": f"sqlite:///{tmp_path}/state.db"}}
+    written = {
+        "runtime": runtime,
+        "sources": {"shop": {"dialect": "sqlite", "url": "sqlite:///shop.db"}},
+        "spark": {"lakehouse": str(tmp_path / "lakehouse")},
+        "tables": [{"table": "orders", "mode": "full"}],
+    }
+    file.write_text(json.dumps(written))
+    return file
+
+
+@pytest.mark.parametrize("table", ["raw.orders", "final.orders"])
+def test_a_configuration_names_catalog_state_and_ledger(config: Path, table: str) -> None:
+    named = chosen(table, None, None, None, config=config)
+
+    assert (named.table, named.catalog) == (table, EMBEDDED)
+    assert named.properties == embedded_catalog(config.parent / "lakehouse")
+    assert named.state == f"sqlite:///{config.parent}/state.db"
+    assert named.ledger == f"file://{config.parent}/lakehouse/ledger"
+
+
+def test_a_configuration_and_what_it_names_are_not_both_given(config: Path) -> None:
+    with pytest.raises(Misconfigured, match="Give --config, or the options that name them"):
+        chosen("raw.orders", None, None, None, config=config, state="sqlite:///state.db")
+
+
+def test_a_table_that_the_configuration_does_not_have_is_refused_with_those_that_it_has(config: Path) -> None:
+    with pytest.raises(
+        Misconfigured, match=r"has no table raw\.x in the lakehouse\. It has: final\.orders, raw\.orders\."
+    ):
+        chosen("raw.x", None, None, None, config=config)
+
+
+def test_a_command_that_needs_a_state_and_a_ledger_says_how_to_name_them() -> None:
+    named = Chosen("raw.orders", "lake", {})
+
+    with pytest.raises(
+        Misconfigured, match="Name the state with --state, or the configuration of the runs with --config"
+    ):
+        named.open_state()
+    with pytest.raises(Misconfigured, match="Name the ledger with --ledger, or the configuration"):
+        named.open_with_ledger()
