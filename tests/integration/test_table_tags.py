@@ -12,7 +12,7 @@ from lakehead.lake.commits import LAST_LANDING, SWEEP
 from lakehead.lake.landing import NOWHERE, Unit
 from lakehead.lake.ports import HistoryBroken
 from lakehead.lake.table import IcebergTable
-from lakehead.maintain.expiry import expire
+from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import rebuild
 from tests.integration.maintenance_scene import Later, files_of, plant, snapshots_of, swept
 from tests.lakehouse import Lakehouse
@@ -43,6 +43,12 @@ def compact(house: Lakehouse, table: IcebergTable) -> None:
     house.session.sql(
         f"CALL lake.system.rewrite_data_files(table => '{table.name}', options => map('rewrite-all', 'true'))"
     )
+
+
+def expired(house: Lakehouse, table: IcebergTable, *, dry_run: bool = False) -> Expired:
+    """Our own expiry, when all that is there has become old."""
+    later = Later(by=timedelta(days=10))
+    return asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, later, dry_run=dry_run))
 
 
 def refs_of(table: IcebergTable) -> dict[str, int]:
@@ -120,6 +126,24 @@ def test_a_rollback_that_an_expiry_hides_is_still_noticed_and_a_rebuild_moves_th
     assert refs_of(table)[LAST_LANDING] == refs_of(table)[MAIN_BRANCH]
 
 
+def test_our_expiry_keeps_the_last_landing_where_somebody_elses_has_cut_main_off_from_it(house: Lakehouse) -> None:
+    table = house.create("cut_off")
+    house.land(table, "unit-a")
+    (landing,) = snapshots_of(table)
+    for _ in range(3):
+        compact(house, table)
+    expire_all_but_one(house, table)
+
+    dry = expired(house, table, dry_run=True)
+    done = expired(house, table)
+
+    assert (dry.snapshots, done.snapshots, done.no_landing) == ((), (), True)
+    assert refs_of(table)[LAST_LANDING] == landing
+    house.land(table, "unit-b")
+    assert landing in expired(house, table).snapshots, "there is a newer one now"
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
+
+
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_rows_that_were_deleted_after_a_sweep_are_gone_after_an_expiry(house: Lakehouse, whose: str) -> None:
     table = house.create(f"erased_{whose}")
@@ -131,8 +155,7 @@ def test_rows_that_were_deleted_after_a_sweep_are_gone_after_an_expiry(house: La
     house.land(table, "unit-b")
 
     if whose == "ours":
-        later = Later(by=timedelta(days=10))
-        asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, later))
+        expired(house, table)
     else:
         expire_all_but_one(house, table)
 

@@ -75,16 +75,17 @@ async def expire(
     (`gc.enabled`), and `ExpiryFailed`.
     """
     check_may_remove(table.load())
-    if not dry_run:
-        await fence(table, progress, ledger)
+    known = await (progress.pointer(table.uuid) if dry_run else fence(table, progress, ledger))
     iceberg = table.load()
     main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
     landing = await _last_landing(table, main)
+    # Where somebody else's expiry has cut main off from its last landing, the state still knows which one that is.
+    tagged = landing or known.last_landing
     if not dry_run:
         with suppress(Moved):  # then they may keep something until the next expiry
-            put_right(table, head_of(iceberg.metadata), landing)
+            put_right(table, head_of(iceberg.metadata), tagged)
         iceberg = table.load()
-    unneeded = misplaced(iceberg, landing) if dry_run else set()
+    unneeded = misplaced(iceberg, tagged) if dry_run else set()
     refs = {name: ref for name, ref in iceberg.metadata.refs.items() if name not in unneeded}
     old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, older_than // MS, min_snapshots, landing)
     if dry_run or not old:
