@@ -259,7 +259,8 @@ def test_moments_without_a_zone_stay_where_everything_else_is_in_new_york(
         for reader in READERS:
             read = {"source": database.kind, "table": name, "reader": reader, "primary_keys": ["id"]}
             full = {**read, "name": f"{database.kind}_{reader}_full", "mode": "full"}
-            scd1 = {**read, "name": f"{database.kind}_{reader}_scd1", "mode": "scd1", "incremental_column": "at"}
+            changed = {"mode": "scd1", "incremental_column": "at", "lag_seconds": 60}
+            scd1 = {**read, "name": f"{database.kind}_{reader}_scd1", **changed}
             tables += effort([scd1], soak=[full, scd1])
     command = Command(tmp_path, sources, tables, environment)
 
@@ -385,7 +386,8 @@ def what_spark_records(folder: Path) -> dict[str, str]:
 def tables_by(name: str, source: str) -> list[dict[str, object]]:
     """A table by each reader."""
     table = {"table": "slow" if name == "slow" else "few", "source": source}
-    keys = {"mode": "scd1", "incremental_column": "id", "primary_keys": ["id"]} if name != "slow" else {"mode": "full"}
+    scd1 = {"mode": "scd1", "incremental_column": "id", "primary_keys": ["id"], "late_commits": "accept"}
+    keys = scd1 if name != "slow" else {"mode": "full"}
     return [{**table, **keys, "name": f"{name}_{reader}", "reader": reader} for reader in READERS]
 
 
