@@ -2,11 +2,16 @@
 
 # ruff: noqa: S608, DTZ001 - tests write their SQL in place, about tables of their own, and of moments without a zone
 
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -349,3 +354,36 @@ def test_a_filter_keeps_what_the_server_itself_would_keep(database: Database) ->
         kept = parse_filter(text, table, database.kind)
         said = sorted(int(str(row[0])) for row in database.run(f"SELECT id FROM {name} WHERE {text}"))
         assert sorted(all_rows(database, Query(table=table, filter=kept))["id"].to_pylist()) == said, text
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+input()
+"""
+"""Another process: locks of one process are not seen by its other copies of SQLite."""
+
+
+def test_a_sqlite_file_that_somebody_writes_to_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER)")
+    with closing(open_source(SourceSettings.parse(f"sqlite:///{file}"))) as source:
+        [part] = source.parts(Query(table=source.catalogue(TableName("t"))), 1)
+    rows_of(part)  # the driver is loaded
+
+    holder = [sys.executable, "-c", HOLD, file]
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer,
+    ):
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "held\n"
+        reading = pool.submit(rows_of, part)
+        gave_up = wait([reading], timeout=0.5).done
+        writer.communicate("\n")
+
+        assert not gave_up
+        assert reading.result().num_rows == 0

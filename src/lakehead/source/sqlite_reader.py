@@ -26,6 +26,8 @@ def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
             closing(dbapi.connect(address(part.settings))) as connection,
             connection.cursor(adbc_stmt_kwargs={StatementOptions.BATCH_ROWS.value: str(_ROWS)}) as cursor,
         ):
+            # The driver itself waits for nobody who writes.
+            cursor.execute(f"PRAGMA busy_timeout = {part.settings.connect_timeout * 1000}")
             if checks := _checks(part):
                 cursor.execute(checks)
                 row = cursor.fetchone()
