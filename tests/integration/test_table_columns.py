@@ -155,10 +155,10 @@ def test_what_people_set_for_queries_of_their_own_changes_nothing_of_ours(
     ]
 
     with defaults(scene.spark, wrong):
-        assert scene.run(*tables).errors == {}
-        scene.sql(
-            f"INSERT INTO {name} VALUES (3, 'third', datetime('now'))",
-            f"UPDATE {name} SET at = datetime('now') WHERE id = 1",
+        assert scene.run(*tables, lag_seconds=60).errors == {}
+        scene.sql(  # a second ago: the present one is read when it is over
+            f"INSERT INTO {name} VALUES (3, 'third', datetime('now', '-1 second'))",
+            f"UPDATE {name} SET at = datetime('now', '-1 second') WHERE id = 1",
         )
         assert scene.run(*tables, load_date=NEXT_DAY).errors == {}
 
