@@ -41,6 +41,7 @@ LAST_LANDING = "lakehead-last-landing"
 
 FOR_EVER_MS = 2**63 - 1
 _NO_BRANCH = "lakehead-no-branch"
+"""No table has it: a snapshot that is made for it has no parent, and the branch itself is left out of the commit."""
 
 Changes = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 Commit = Callable[[Iceberg], Changes]
