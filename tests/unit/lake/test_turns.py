@@ -1,6 +1,8 @@
 """Turns at a table: long work waits for its turn and has it to itself, and nobody waits for ever."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +14,11 @@ from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.landing import BEGINNING, Head, Landing, Pointer, Share, Unit
 from lakehead.lake.ports import Staged
+from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Lander
 from lakehead.lake.turns import KIND, Turns
 from lakehead.state.opening import open_state
+from lakehead.state.owners import owner_named
 from lakehead.state.state import State
 from lakehead.storage.backoff import Backoff
 
@@ -119,3 +123,46 @@ def test_a_turn_is_renewed_while_it_lasts_and_over_soon_after_its_owner_died(tmp
                 return holder[0] if holder else None
 
         assert asyncio.run(after()) == "next"
+
+
+@pytest.fixture
+def dead() -> str:
+    """An owner of this machine that is known to be gone."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        return owner_named(RandomIds().uuid(), process.pid)  # it ends with the `with`
+
+
+def test_the_turn_and_the_units_of_a_process_that_is_gone_are_taken_at_once(scene: Scene, dead: str) -> None:
+    state, tomorrow = scene.state, scene.state.now() + timedelta(days=1)
+    state.leases.take(KIND, dead, tomorrow, table=TABLE)
+    state.shards.open(TABLE, ["u"], token=dead)
+    state.shards.acquire(TABLE, ["u"], owner=dead, lease_until=tomorrow)
+
+    async def holder() -> str | None:
+        async with replace(turns(state, "next"), patience=Backoff(attempts=1)).at(TABLE, "t"):
+            found = state.leases.holder(KIND, table=TABLE)
+            return found[0] if found else None
+
+    assert asyncio.run(holder()) == "next"
+    assert StateProgress(state=state, owner="next").take(TABLE, [Unit("u")]) == [Unit("u")]
+    state.close()
+
+
+def test_of_an_owner_that_may_live_nothing_is_taken_and_who_waits_is_told_whose_it_is(scene: Scene) -> None:
+    state, tomorrow, told = scene.state, scene.state.now() + timedelta(days=1), list[str]()
+    for_good = {"lives": owner_named(RandomIds().uuid()), "of an older version": RandomIds().uuid()}
+    for table, owner in for_good.items():
+        state.leases.take(KIND, owner, tomorrow, table=table)
+        state.shards.open(table, ["u"], token=owner)
+        state.shards.acquire(table, ["u"], owner=owner, lease_until=tomorrow)
+
+    async def wait(table: str) -> None:
+        async with replace(turns(state, "next"), waiting=told.append).at(table, "t"):
+            pass
+
+    for table in for_good:
+        with pytest.raises(Unavailable, match="Somebody else is at work"):
+            asyncio.run(wait(table))
+        assert StateProgress(state=state, owner="next").take(table, [Unit("u")]) == []
+    assert told == list(for_good.values())
+    state.close()

@@ -15,7 +15,7 @@ def gateway_of(process: object) -> Any:
 
 
 def test_nothing_is_said_of_one_that_runs_or_that_is_not_ours() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as running:
         assert death_of(gateway_of(running)) is None
         assert running.stdin is not None
         running.stdin.close()
