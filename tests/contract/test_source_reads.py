@@ -374,7 +374,7 @@ def test_a_sqlite_file_that_somebody_writes_to_is_waited_for(tmp_path: Path) -> 
         [part] = source.parts(Query(table=source.catalogue(TableName("t"))), 1)
     rows_of(part)  # the driver is loaded
 
-    holder = [sys.executable, "-c", HOLD, file]
+    holder = [sys.executable, "-c", HOLD, str(file)]
     with (
         ThreadPoolExecutor(1) as pool,
         subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer,
