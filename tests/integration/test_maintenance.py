@@ -199,7 +199,7 @@ def test_a_compaction_waits_for_its_turn_and_gives_up_where_it_is_not_given(hous
     assert house.state.leases.take("table", "somebody", until, table=table.uuid)
     before = snapshots_of(table)
 
-    with pytest.raises(Unavailable, match=f"Somebody else is at work on table t.turns until {until:%Y-%m-%d %H:%M}"):
+    with pytest.raises(Unavailable, match=rf"at work on table t.turns \(its lease: until {until:%Y-%m-%d %H:%M}"):
         asyncio.run(compactor(house, rewrite_all="true").compact(table))
 
     assert snapshots_of(table) == before

@@ -27,8 +27,6 @@ from lakehead.source.settings import SourceSettings
 from lakehead.source.tls import for_python
 from lakehead.state.model import Value
 
-_PAGE_BYTES = 16 << 10
-"""How large InnoDB says a table is whose pages were not counted yet."""
 _MEASURED_ROWS = 1_000
 SESSION = ("SET time_zone = '+00:00'", "SET sql_mode = 'ANSI_QUOTES'", "SET NAMES utf8mb4")
 """What every connection is told first: moments are UTC, and what a text means does not depend on the server."""
@@ -176,13 +174,11 @@ class MySQL:
         return questions.read_parts(self, query, conditions, snapshot)
 
     def _row_bytes(self, query: Query) -> int:
-        """About how large a row is. A view has no statistics, and those of a table may be older than its rows: all of
-        a table that is said to have one page are measured, and some of any other."""
+        """About how large a row is: what statistics say or what some rows have, whichever is more. A view has no
+        statistics, and those of a table may be older than its rows."""
         table = query.table
-        if not table.estimated_rows or (table.estimated_bytes or 0) <= _PAGE_BYTES:
-            return questions.row_bytes(self, query)
-        said = (table.estimated_bytes or 0) // table.estimated_rows
-        return max(said, questions.row_bytes(self, query, first=_MEASURED_ROWS))
+        said = (table.estimated_bytes or 0) // (table.estimated_rows or 1)
+        return max(said, questions.row_bytes(self, query, rows=_MEASURED_ROWS))
 
     def _in_its_zone(self, sql: str) -> Sequence[tuple[Any, ...]]:
         """All rows of a statement in the server's own time zone."""

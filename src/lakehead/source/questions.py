@@ -59,12 +59,12 @@ def count(source: Asker, query: Query) -> int:
     return int(source.rows(_select("count(*)", query.table, where_of(source, query)))[0][0])
 
 
-def row_bytes(source: Asker, query: Query, first: int | None = None) -> int:
-    """How many bytes a row of the query has on average, as a reader gets it; at least 1. All rows are looked at, or
-    only so many, as the server gives them."""
+def row_bytes(source: Asker, query: Query, *, rows: int) -> int:
+    """How many bytes a row of the query has on average, as a reader gets it; at least 1. So many rows are looked at, as
+    the server gives them: all of a view may take as long as reading it."""
     columns = query.table.readable(query.columns)
     sizes = " + ".join(f"coalesce(octet_length({column.expression}), 0)" for column in columns)
-    measured = _select(f"{sizes} AS size", query.table, where_of(source, query)) + (f" LIMIT {first}" if first else "")
+    measured = f"{_select(f'{sizes} AS size', query.table, where_of(source, query))} LIMIT {rows}"
     [(average,)] = source.rows(f"SELECT avg(size) FROM ({measured}) AS measured")  # noqa: S608 - as above
     return int(average or 0) + _VALUE_BYTES * len(columns)
 
