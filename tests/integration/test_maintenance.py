@@ -205,6 +205,23 @@ def test_a_compaction_waits_for_its_turn_and_gives_up_where_it_is_not_given(hous
     assert snapshots_of(table) == before
 
 
+def test_a_table_whose_name_must_be_quoted_is_compacted_and_expired(house: Lakehouse) -> None:
+    name = "it's an odd-náme"
+    house.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
+    house.session.sql(f"CREATE TABLE lake.t.`{name}` (unit string, number bigint) USING iceberg")
+    table = house.table(name)
+    for unit in ("unit-a", "unit-b"):
+        house.land(table, unit)
+    house.land(table, "unit-c", stager=house.merge_stager(table))
+
+    done = asyncio.run(compactor(house, rewrite_all="true").compact(table))
+    house.land(table, "unit-d")
+
+    assert done.data_files == 3
+    assert expired(house, table).snapshots
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 10, "unit-c": 1, "unit-d": 10}
+
+
 def test_a_compaction_that_cannot_be_done_is_one_sentence(house: Lakehouse) -> None:
     table = house.create("wrong_option")
     house.land(table, "unit-a")

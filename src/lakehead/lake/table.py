@@ -33,6 +33,7 @@ from lakehead.lake.lineage import Lineage
 from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, SourceUnknown, Staged
 from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.rows import Branch, NewFiles
+from lakehead.spark.names import argument, readable
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.errors import Unreadable
 
@@ -96,7 +97,8 @@ class IcebergTable:
         if version < FORMAT_VERSION:
             raise Misconfigured(
                 f"The table {self.name} has format version {version}, and landings need {FORMAT_VERSION}: "
-                f"ALTER TABLE {self.catalog.name}.{self.name} SET TBLPROPERTIES ('format-version' = '2')."
+                f"ALTER TABLE {readable(self.catalog.name, *self.name.split('.'))} SET TBLPROPERTIES "
+                "('format-version' = '2')."
             )
         if version > FORMAT_VERSION:
             raise Misconfigured(
@@ -239,7 +241,8 @@ class IcebergTable:
             raise HistoryBroken(
                 f"Nobody knows any more which units snapshot {snapshot.id} of {self.name} holds: {reason}, and it is "
                 f"not in the ledger. Bring the object back from a backup, or roll the table back to before it: "
-                f"CALL {self.catalog.name}.system.rollback_to_snapshot('{self.name}', {snapshot.parent})."
+                f"CALL {readable(self.catalog.name)}.system.rollback_to_snapshot({argument(self.name)}, "
+                f"{snapshot.parent})."
             )
         return replace(snapshot, landing=known.landing)
 
@@ -269,7 +272,7 @@ class IcebergTable:
         oldest: SnapshotId | None,
         missing: SnapshotId | None,
     ) -> str:
-        catalog, name, gap = self.catalog.name, self.name, missing or oldest
+        catalog, name, gap = readable(self.catalog.name), self.name, missing or oldest
         rebuild = f"lakehead state rebuild {name} {CONFIG_OPTION}"
         accept = f"or accept the table as it is: {rebuild}"
         if after is None:
@@ -281,7 +284,7 @@ class IcebergTable:
             return (
                 f"Table {name} was rolled back or replaced: main stands at {upto}, which does not lead back to "
                 f"snapshot {after}, up to which its landings are settled. Nothing is landed until you decide. Bring it "
-                f"back: CALL {catalog}.system.set_current_snapshot('{name}', {after}); {accept}"
+                f"back: CALL {catalog}.system.set_current_snapshot({argument(name)}, {after}); {accept}"
             )
         return (
             f"Somebody has expired snapshots of table {name}, or replaced it: main stands at {upto} and its history is "

@@ -20,6 +20,7 @@ from lakehead.lake.commits import live_files
 from lakehead.lake.table import IcebergTable
 from lakehead.lake.turns import Turns
 from lakehead.maintain.growth import MANY_MANIFESTS
+from lakehead.spark.names import argument, quoted, text
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.storage.backoff import Backoff
 
@@ -99,7 +100,7 @@ class Compactor:
     ) -> tuple[Row | Any, int]:
         """Call a procedure of Iceberg's until no landing is quicker; what it answers, and how many tries it took."""
         said = "" if options is None else f", options => map({', '.join(_quoted(options))})" if options else ""
-        statement = f"CALL `{table.catalog.name}`.system.{procedure}(table => {_text(table.name)}{said})"
+        statement = f"CALL {quoted(table.catalog.name)}.system.{procedure}(table => {argument(table.name)}{said})"
         for number, pause in enumerate(self.backoff.pauses(self.random), start=1):
             if pause:
                 await self.clock.sleep(pause)
@@ -162,11 +163,5 @@ def _whole(options: Mapping[str, str], name: str, default: int) -> int:
 
 def _quoted(options: Mapping[str, str]) -> Iterator[str]:
     for key, value in options.items():
-        yield _text(key)
-        yield _text(value)
-
-
-def _text(value: str) -> str:
-    """A value as SQL's text."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+        yield text(key)
+        yield text(value)

@@ -25,6 +25,7 @@ from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import check_may_remove
 from lakehead.maintain.references import References
 from lakehead.maintain.tags import misplaced, put_right
+from lakehead.spark.names import argument, quoted
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 AGE = timedelta(days=5)
@@ -186,7 +187,7 @@ def _expire(session: SparkSession, table: IcebergTable, snapshots: Sequence[Snap
     ids = ", ".join(f"{snapshot}L" for snapshot in snapshots)
     try:
         counted = session.sql(
-            f"CALL `{table.catalog.name}`.system.expire_snapshots(table => '{table.name}', "
+            f"CALL {quoted(table.catalog.name)}.system.expire_snapshots(table => {argument(table.name)}, "
             f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({ids}))"
         ).collect()[0]
     except SPARKS_ERRORS as error:

@@ -7,6 +7,8 @@ from pyiceberg.table import Table as Iceberg
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Properties
 
+from lakehead.spark.names import readable
+
 MANY_SNAPSHOTS = 1_000
 """From here on they are felt: every commit writes all of them anew, and every reader loads them. A landing every 10 s
 makes as many in three hours."""
@@ -48,8 +50,8 @@ def growth_of(table: Iceberg, *, catalog: str, options: str = "") -> Growth:
         metadata_files=len(table.metadata.metadata_log) + 1,
         manifests=len(snapshot.manifests(table.io)) if snapshot else 0,
     )
-    name = ".".join(table.name())
-    return replace(found, advice=tuple(_advice(found, table.properties, f"{catalog}.{name}", f"{name}{options}")))
+    name, in_sql = ".".join(table.name()), readable(catalog, *table.name())
+    return replace(found, advice=tuple(_advice(found, table.properties, in_sql, f"{name}{options}")))
 
 
 def _advice(growth: Growth, properties: Properties, in_sql: str, named: str) -> Iterator[str]:
