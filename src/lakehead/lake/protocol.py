@@ -110,7 +110,9 @@ class _Attempt(Generic[Rows]):
                 await lander.clock.sleep(pause)
             fence = await self._answered(lander.fence)
             if self._staged is not None and self._staged.landing.token in fence.settled:
-                return self._staged.landing  # Published after all, though nobody had told us.
+                landing = self._staged.landing
+                await self.discard()  # What was published is the same units, but may have been staged by others.
+                return landing  # Published after all, though nobody had told us.
             planning = partial(lander.progress.plan, table.uuid, at=fence.head.snapshot, units=units)
             shares = await self._answered(planning)
             if shares is None:

@@ -10,7 +10,7 @@ import pytest
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.ids import system_random
-from lakehead.lake.landing import BEGINNING, Fence, Head, Landing, Pointer, Reached, Share, Unit
+from lakehead.lake.landing import BEGINNING, Fence, Head, Landing, Pointer, Reached, Share, Snapshot, Unit, token_of
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.protocol import Audit, Lander
 from lakehead.storage.backoff import Backoff, TimedBackoff
@@ -155,6 +155,38 @@ def test_what_is_good_at_one_head_only_is_done_as_often_as_is_said_and_each_time
     assert (scene.stagings, scene.audits) == (TRIES, TRIES)
     assert scene.discarded == [f"rows {number}" for number in range(1, TRIES + 1)]
     assert len(scene.waits) == TRIES - 1
+
+
+def test_what_a_process_staged_that_others_landed_meanwhile_is_removed() -> None:
+    """It had lost its lease, and whoever landed the same units died before they were settled."""
+    scene = Scene(failing(Moved("elsewhere"), 1))
+    token = token_of("pipeline", scene.uuid, [UNIT])
+    theirs = Snapshot(2, 1, 2, Landing(token, (Share(UNIT),)))
+    settled = False
+
+    async def publish(*_: object) -> None:
+        scene.main = theirs.id
+        raise Moved("others were faster")
+
+    async def pointer(_: str) -> Pointer:
+        return Pointer(theirs.id, theirs.id) if settled else Pointer(1, None)
+
+    async def history(*_: object) -> list[Snapshot]:
+        return [theirs]
+
+    async def record(*_: object) -> None: ...
+
+    async def settle(*_: object, **__: object) -> bool:
+        nonlocal settled
+        settled = True
+        return True
+
+    for method in (publish, pointer, history, record, settle):
+        setattr(scene, method.__name__, method)
+
+    assert land(scene) is not None
+
+    assert (scene.stagings, scene.discarded) == (1, ["rows 1"])
 
 
 def test_what_fails_its_audit_is_removed() -> None:
