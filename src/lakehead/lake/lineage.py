@@ -20,6 +20,8 @@ class Lineage:
         log = table.metadata.metadata_log if older else []
         self._older = [entry.metadata_file for entry in log]  # the newest is the last
         self._made_since: set[SnapshotId] = set()
+        self._gap = False
+        """Whether a metadata file was missing: what older ones do not have may have had a parent in that one."""
 
     @property
     def present(self) -> Sequence[Snapshot]:
@@ -65,10 +67,12 @@ class Lineage:
             try:
                 metadata = FromInputFile.table_metadata(self._table.io.new_input(uri))
             except FileNotFoundError:
-                continue  # Old ones may be deleted.
+                self._gap = True  # Old ones may be deleted.
+                continue
             except OSError as error:
                 raise Unavailable(f"The metadata file {uri} cannot be read ({error}). Nothing was changed.") from error
-            self._made_since |= self._known.keys() - {snapshot.snapshot_id for snapshot in metadata.snapshots}
+            if not self._gap:
+                self._made_since |= self._known.keys() - {snapshot.snapshot_id for snapshot in metadata.snapshots}
             for snapshot in metadata.snapshots:
                 known = self._known.get(snapshot.snapshot_id)
                 if known is None or known.parent_snapshot_id is None:
