@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.ports import HistoryBroken, SourceUnknown
 from lakehead.lake.table import IcebergTable
+from lakehead.maintain.expiry import expire
 from lakehead.maintain.rebuild import Rebuilt, Said, rebuild
 from lakehead.state.opening import open_state
-from tests.integration.maintenance_scene import snapshots_of
+from tests.integration.maintenance_scene import Later, snapshots_of
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
 
@@ -173,5 +175,39 @@ def test_where_nothing_tells_what_was_cherry_picked_the_operator_decides(house: 
         rebuilt(house, table)
 
     assert rebuilt(house, table, Said(landing)).landings == 2
+    house.land(table, "unit-c")
+    assert house.units_in(table) == {"theirs": 1} | dict.fromkeys(UNITS, 10)
+
+
+@pytest.mark.parametrize("landed_on", [True, False])
+def test_an_expiry_goes_past_cherry_picks_whose_source_nothing_tells_of_any_more(
+    house: Lakehouse,
+    landed_on: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Landings were settled past them: a pick that was one is in the ledger, and the others are none."""
+    name = f"beside_an_expiry_{landed_on}".lower()
+    table = house.create(name)
+    house.land(table, "unit-a")
+    house.session.sql(f"ALTER TABLE lake.t.{name} CREATE BRANCH theirs")
+    house.session.sql(f"INSERT INTO lake.t.{name}.branch_theirs VALUES ('theirs', 1)")  # noqa: S608 - ours
+    source = table.load().metadata.refs["theirs"].snapshot_id
+    house.land(table, "unit-b")
+    picked = pick(house, table, source)
+    if landed_on:
+        house.land(table, "unit-c")
+    else:
+        asyncio.run(house.lander(table).fence())
+    house.session.sql(f"ALTER TABLE lake.t.{name} DROP BRANCH theirs")
+    house.session.sql(
+        f"CALL lake.system.expire_snapshots(table => 't.{name}', older_than => TIMESTAMP '1970-01-01 00:00:00', "
+        f"snapshot_ids => array({source}L))"
+    )
+    forget_older_metadata(house, table)
+
+    later = Later(by=timedelta(days=10))
+    done = asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, later))
+
+    assert len(done.snapshots) == (3 if landed_on else 1)
+    assert (picked in snapshots_of(table)) is not landed_on
     house.land(table, "unit-c")
     assert house.units_in(table) == {"theirs": 1} | dict.fromkeys(UNITS, 10)

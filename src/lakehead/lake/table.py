@@ -249,14 +249,19 @@ class IcebergTable:
     async def _picked(self, snapshot: Snapshot, summary: Mapping[str, str], lineage: Lineage) -> Snapshot:
         """A cherry-picked snapshot, with the landing that its source is: Iceberg copies none of its properties."""
         source = int(summary[SOURCE])
-        known = None if lineage.has(source) else await self._ledger.find(self._uuid, source)
+        known = None
+        if not lineage.has(source):
+            if WAP in summary:  # what others wrote first and published later is no landing
+                return snapshot
+            own = await self._ledger.read(self._uuid, snapshot.id, snapshot.sequence)
+            known = own or await self._ledger.find(self._uuid, source)
         if known is None and (found := lineage.find(source)) is not None:
             if (found.sequence_number or 0) >= snapshot.sequence:
                 raise Unreadable(f"Snapshot {snapshot.id} of {self.name} names {source} as its source, which is newer.")
             known = await self.told(found, lineage)
         if known is not None and known.landing is not None:
             return replace(snapshot, landing=replace(known.landing, before=None), source=source)
-        if known is not None or WAP in summary:  # what others wrote first and published later is no landing
+        if known is not None:
             return snapshot
         raise SourceUnknown(
             f"Snapshot {snapshot.id} of {self.name} was cherry-picked from snapshot {source}, which has expired, and "

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
-from lakehead.lake.landing import SnapshotId
+from lakehead.lake.landing import Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
-from lakehead.lake.ports import Moved, Progress
+from lakehead.lake.lineage import Lineage
+from lakehead.lake.ports import Moved, Progress, SourceUnknown
 from lakehead.lake.protocol import fence
 from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import check_may_remove
@@ -79,7 +80,8 @@ async def expire(
     known = await (progress.pointer(table.uuid) if dry_run else fence(table, progress, ledger))
     iceberg = table.load()
     main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
-    landing = await _last_landing(table, main)
+    lineage = Lineage(iceberg)
+    landing = await _last_landing(table, main, lineage)
     # Where somebody else's expiry has cut main off from its last landing, the state still knows which one that is.
     tagged = landing or known.last_landing
     if not dry_run:
@@ -92,7 +94,7 @@ async def expire(
     if dry_run or not old:
         files = _only_theirs(iceberg, old)
     else:
-        await _record(table, ledger, main, {snapshot.snapshot_id for snapshot in old})
+        await _record(table, ledger, main, lineage, {snapshot.snapshot_id for snapshot in old})
         files = sum(
             _expire(session, table, [snapshot.snapshot_id for snapshot in old[start : start + AT_ONCE]])
             for start in range(0, len(old), AT_ONCE)
@@ -115,15 +117,31 @@ def _ancestors(metadata: TableMetadata, ref: str) -> Iterator[IcebergSnapshot]:
         at = found.parent_snapshot_id
 
 
-async def _last_landing(table: IcebergTable, main: Sequence[IcebergSnapshot]) -> SnapshotId | None:
+async def _last_landing(table: IcebergTable, main: Sequence[IcebergSnapshot], lineage: Lineage) -> SnapshotId | None:
     for snapshot in main:
-        if (await table.told(snapshot)).landing is not None:
+        if await _landing(table, snapshot, lineage) is not None:
             return snapshot.snapshot_id
     return None
 
 
+async def _landing(table: IcebergTable, one: IcebergSnapshot, lineage: Lineage) -> Snapshot | None:
+    """A snapshot of main that is a landing; None if it is not one.
+
+    A cherry-pick of which nothing tells any more is none: when it was settled past, it would have gone to the ledger.
+    """
+    try:
+        snapshot = await table.told(one, lineage)
+    except SourceUnknown:
+        return None
+    return snapshot if snapshot.landing is not None else None
+
+
 async def _record(
-    table: IcebergTable, ledger: StoreLedger, main: Sequence[IcebergSnapshot], going: set[SnapshotId]
+    table: IcebergTable,
+    ledger: StoreLedger,
+    main: Sequence[IcebergSnapshot],
+    lineage: Lineage,
+    going: set[SnapshotId],
 ) -> None:
     """Make sure that the landings of main that go are in the ledger, and that it is the one of those before them."""
     known = await ledger.sequences(table.uuid)
@@ -131,8 +149,8 @@ async def _record(
     for one in reversed(main):
         if not first and (one.snapshot_id not in going or one.snapshot_id in known):
             continue
-        snapshot = await table.told(one)
-        if snapshot.landing is None:
+        snapshot = await _landing(table, one, lineage)
+        if snapshot is None or snapshot.landing is None:
             continue
         before = snapshot.landing.before
         if first and snapshot.source is None and before is not None and before not in known:
