@@ -184,6 +184,26 @@ def test_a_table_that_was_replaced_starts_again_only_after_a_rebuild(house: Lake
     assert house.units_in(table) == theirs | dict.fromkeys(UNITS, 10)
 
 
+@pytest.mark.parametrize("first", ["a merge", "somebody else's rows"])
+def test_a_table_that_was_replaced_and_rebuilt_has_no_history_before_its_first_snapshot(
+    house: Lakehouse, first: str
+) -> None:
+    name = f"begun_again_by_{'merge' if first == 'a merge' else 'others'}"
+    table = house.create(name)
+    house.land(table, "unit-a")
+    house.session.sql(f"CREATE OR REPLACE TABLE lake.t.{name} (unit string, number bigint) USING iceberg")
+    assert rebuilt(house, table).landings == 0
+
+    if first == "a merge":
+        house.land(table, "unit-a", stager=house.merge_stager(table))
+    else:
+        house.session.sql(f"INSERT INTO lake.t.{name} VALUES ('theirs', 1)")  # noqa: S608 - ours
+        house.land(table, "unit-a")
+
+    assert house.units_in(table) == ({"unit-a": 1} if first == "a merge" else {"theirs": 1, "unit-a": 10})
+    assert rebuilt(house, table).landings == 1
+
+
 def test_a_table_that_was_dropped_and_made_again_is_another(house: Lakehouse) -> None:
     table = house.create("dropped")
     house.land(table, "unit-a")

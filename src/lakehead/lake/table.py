@@ -133,7 +133,7 @@ class IcebergTable:
                 break
             chain.append(await self.told(found, lineage))
             at = lineage.parent(at)
-        if at != after or (at is None and not _begins(chain)):
+        if at != after or (at is None and not _begins(chain, table)):
             raise HistoryBroken(self._broken(table.metadata, after, upto, chain[-1].id if chain else None, missing=at))
         return chain[::-1]
 
@@ -299,13 +299,17 @@ class IcebergTable:
         )
 
 
-def _begins(chain: Sequence[Snapshot]) -> bool:
+def _begins(chain: Sequence[Snapshot], table: Iceberg) -> bool:
     """Whether snapshots, newest first, go back to before the first landing.
 
-    That the oldest has no parent is not enough: PyIceberg's expiry takes the parent from the oldest that it keeps.
+    That the oldest has no parent is not enough: PyIceberg's expiry takes the parent from the oldest that it keeps. The
+    first one of a table that was replaced never had one, though it is not the table's first.
     """
     landings = [snapshot.landing for snapshot in chain if snapshot.landing is not None and snapshot.source is None]
-    return landings[-1].before is None if landings else not chain or chain[-1].sequence <= 1
+    if landings or not chain:
+        return not landings or landings[-1].before is None
+    lineage, oldest = Lineage(table), chain[-1].id
+    return lineage.parent(oldest) is None and lineage.begins_at(oldest)
 
 
 def head_of(metadata: TableMetadata) -> Head:
