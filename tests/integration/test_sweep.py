@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from lakehead.errors import Misconfigured
 from lakehead.lake.commits import LAST_LANDING, SWEEP
 from lakehead.lake.landing import NOWHERE, Head, Share, Unit
-from lakehead.lake.ports import Moved
+from lakehead.lake.ports import Moved, Staged
+from lakehead.lake.rows import Branch
 from lakehead.lake.table import IcebergTable
 from lakehead.maintain.places import place
 from lakehead.maintain.references import References
 from lakehead.maintain.sweep import Swept, sweep
+from lakehead.storage.backoff import TimedBackoff
 from tests.integration.maintenance_scene import CATALOGS, Later, files_of, make_old, opened, plant, swept
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
@@ -157,6 +160,24 @@ def test_a_merge_whose_branch_is_swept_publishes_nothing_and_is_done_again(house
     assert len(sweeps[0].branches) == 1
     assert house.units_in(table) == {"unit-a": 10}
     house.land(table, "unit-b", stager=stager)
+    assert house.units_in(table) == {"unit-a": 10, "unit-b": 1}
+
+
+def test_a_merge_whose_branch_somebody_dropped_before_it_was_published_is_done_again(house: Lakehouse) -> None:
+    table = house.create("merge_dropped")
+    house.land(table, "unit-a")
+    dropped: list[str] = []
+
+    def drop(staged: Staged[Branch]) -> None:
+        if not dropped:
+            dropped.append(staged.rows.name)
+            house.session.sql(f"ALTER TABLE lake.t.merge_dropped DROP BRANCH {staged.rows.name}")
+
+    ours = house.progress().take(table.uuid, [Unit("unit-b")])
+    lander = house.lander(table, house.merge_stager(table), audits=[drop])
+    asyncio.run(replace(lander, outage=TimedBackoff(seconds=1)).land(ours))
+
+    assert len(dropped) == 1
     assert house.units_in(table) == {"unit-a": 10, "unit-b": 1}
 
 

@@ -48,9 +48,15 @@ Commit = Callable[[Iceberg], Changes]
 
 
 def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str, str]) -> Changes:
-    """Main's next snapshot: new files under these properties, or the branch that has them already."""
+    """Main's next snapshot: new files under these properties, or the branch that has them already.
+
+    Raises `Moved` if the branch, or the partitioning that the files were written by, is no longer there.
+    """
     match rows:
         case Branch():
+            ref = table.metadata.refs.get(rows.name)
+            if ref is None or ref.snapshot_id != rows.head:
+                raise Moved(f"The branch {rows.name} was dropped or written to before it was published.")
             moved = (set_main(rows.head), set_tag(LAST_LANDING, rows.head), RemoveSnapshotRefUpdate(ref_name=rows.name))
             return moved, (AssertRefSnapshotId(ref=rows.name, snapshot_id=rows.head),)
         case NewFiles():

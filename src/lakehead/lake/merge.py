@@ -73,8 +73,9 @@ class MergeStager:
             raise
 
     def still_good(self, staged: Staged[Branch], at: Head) -> bool:
-        """A merge is good only where it was made: what has come to main since is not in it."""
-        return staged.at == at
+        """A merge is good only where it was made, and while its branch is there: what has come to main is not in it."""
+        ref = self.table.seen().metadata.refs.get(staged.rows.name)
+        return staged.at == at and ref is not None and ref.snapshot_id == staged.rows.head
 
     async def is_there(self, staged: Staged[Branch]) -> bool:
         """The branch refers to its files, so no clean-up takes them for nobody's."""
