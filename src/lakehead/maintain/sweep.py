@@ -89,7 +89,7 @@ async def sweep(
     listed = [file for folder in folders for file in folder.files()]
     referenced = _of_now(table, references)
     _check_listing(iceberg, references, listed, folders)
-    _check_alone(table, folders[-1], listed, referenced, dropped)
+    _check_alone(table, folders, listed, referenced, dropped)
     strays = _strays(iceberg, listed, referenced, before_ns)
     if dry_run or not (strays.files or strays.branches or keeps_rows(iceberg, SWEEP)):
         return _told(table, strays.files, strays, snapshot=None)
@@ -188,21 +188,28 @@ def _check_listing(
 
 
 def _check_alone(
-    table: IcebergTable, folder: Folder, listed: Collection[File], referenced: set[str], dropped: Collection[str]
+    table: IcebergTable,
+    folders: Collection[Folder],
+    listed: Collection[File],
+    referenced: set[str],
+    dropped: Collection[str],
 ) -> None:
-    """That no other table has its metadata in the same folder, as after a rename: its files would be nobody's here."""
+    """That no other table has its metadata in the same folders, as after a rename: its files would be nobody's here."""
     unknown = [
-        file.place
+        (folder, file.place)
         for file in listed
-        if file.place.endswith(_METADATA) and folder.holds(file.place) and file.place not in referenced
+        if file.place.endswith(_METADATA) and file.place not in referenced
+        for folder in folders
+        if folder.holds(file.place)
     ]
     with ThreadPoolExecutor(THREADS) as threads:
-        uuids = set(threads.map(lambda name: _uuid_of(folder.first_bytes(name, _HEADER)), unknown))
-    if others := sorted(uuids - {None, table.uuid, *dropped}, key=str):
+        begins = threads.map(lambda each: each[0].first_bytes(each[1], _HEADER), unknown)
+        found = {_uuid_of(each): folder for each, (folder, _) in zip(begins, unknown, strict=True)}
+    if others := sorted(found.keys() - {None, table.uuid, *dropped}, key=str):
         raise Misconfigured(
-            f"The folder {folder.place} of table {table.name} also holds metadata of the table {others[0]}, whose "
-            "files may be in use. Nothing was removed. If that table was dropped, sweep with --dropped "
-            f"{others[0]}; if it was renamed, move one of the two to a location of its own."
+            f"The folder {found[others[0]].place} of table {table.name} also holds metadata of the table {others[0]}, "
+            "whose files may be in use. Nothing was removed. If that table was dropped, sweep with --dropped "
+            f"{others[0]}; else move one of the two to a location of its own."
         )
 
 
