@@ -38,10 +38,13 @@ class Growth:
     """One sentence for each thing to do; none where all is well."""
 
 
-def growth_of(table: Iceberg, *, catalog: str, options: str = "") -> Growth:
+def growth_of(
+    table: Iceberg, *, catalog: str, options: str = "", state: str = " --state URL", ledger: str = " --ledger URL"
+) -> Growth:
     """Look at a table's metadata and at main's list of manifests; no data file is read.
 
-    `catalog` is the catalog's name in SQL, and `options` are those by which commands find it.
+    `catalog` is the catalog's name in SQL. `options` are those by which commands find the table, and `state` and
+    `ledger` those by which they find these: none where the first name them too, as a configuration does.
     """
     snapshot = table.current_snapshot()
     found = Growth(
@@ -51,14 +54,14 @@ def growth_of(table: Iceberg, *, catalog: str, options: str = "") -> Growth:
         manifests=len(snapshot.manifests(table.io)) if snapshot else 0,
     )
     name, in_sql = ".".join(table.name()), readable(catalog, *table.name())
-    return replace(found, advice=tuple(_advice(found, table.properties, in_sql, f"{name}{options}")))
+    return replace(found, advice=tuple(_advice(found, table.properties, in_sql, f"{name}{options}", state, ledger)))
 
 
-def _advice(growth: Growth, properties: Properties, in_sql: str, named: str) -> Iterator[str]:
+def _advice(growth: Growth, properties: Properties, in_sql: str, named: str, state: str, ledger: str) -> Iterator[str]:
     if growth.snapshots >= MANY_SNAPSHOTS:
         yield (
             f"It has {growth.snapshots} snapshots, and each commit writes {growth.metadata_bytes} bytes of metadata. "
-            f"Expire snapshots now and regularly: lakehead maintain expire {named} --state URL --ledger URL"
+            f"Expire snapshots now and regularly: lakehead maintain expire {named}{state}{ledger}"
         )
     kept = int(properties.get(_KEPT, _KEPT_BY_DEFAULT))
     if not _is_true(properties, _DELETED) and growth.metadata_files > kept:
@@ -71,7 +74,7 @@ def _advice(growth: Growth, properties: Properties, in_sql: str, named: str) -> 
         merge = "" if _is_true(properties, _MERGED) else f" and let landings merge them ('{_MERGED}' = 'true')"
         yield (
             f"Every query reads its {growth.manifests} manifests. Rewrite them{merge}: lakehead maintain compact "
-            f"{named} --state URL"
+            f"{named}{state}"
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from lakehead.errors import LakeheadError
@@ -13,6 +14,8 @@ from lakehead.spark.settings import EMBEDDED
 if TYPE_CHECKING:
     from pyiceberg.table import Table as Iceberg
 
+    from lakehead.maintain.growth import Growth
+
 
 class NeedsMaintenance(LakeheadError):
     """A table's metadata has grown. Landings still work, and each is slower than the one before."""
@@ -20,16 +23,31 @@ class NeedsMaintenance(LakeheadError):
 
 def check_table(named: Chosen, lakehouse: Path | None, say: Callable[[str], None]) -> list[LakeheadError]:
     """Look at one table; what is to be done for it."""
+    from lakehead.maintain.growth import growth_of  # noqa: PLC0415 - see `_configured`
+
     with named.open() as (table, _):
-        return _faults(table.seen(), named.catalog, lakehouse, say)
+        found_by = (
+            f"--lakehouse {quote(str(lakehouse or 'lakehouse'))}"
+            if named.catalog == EMBEDDED
+            else f"--catalog {quote(named.catalog)}"
+        )
+        seen = table.seen()
+        return _faults(seen, growth_of(seen, catalog=named.catalog, options=f" {found_by}"), say)
 
 
 def check_tables_of(file: Path, say: Callable[[str], None]) -> list[LakeheadError]:
     """Look at every Iceberg table that a configuration loads; what is to be done for them."""
-    return [fault for each in _configured(file, say) for fault in _faults(*each, say)]
+    from lakehead.maintain.growth import growth_of  # noqa: PLC0415 - see `_configured`
+
+    options = f" --config {quote(str(file))}"
+    return [
+        fault
+        for iceberg, catalog in _configured(file, say)
+        for fault in _faults(iceberg, growth_of(iceberg, catalog=catalog, options=options, state="", ledger=""), say)
+    ]
 
 
-def _configured(file: Path, say: Callable[[str], None]) -> "Iterator[tuple[Iceberg, str, Path]]":
+def _configured(file: Path, say: Callable[[str], None]) -> "Iterator[tuple[Iceberg, str]]":
     # Not at the top: they load PyIceberg and PySpark, which a doctor without tables has no use for.
     from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see above
 
@@ -51,18 +69,13 @@ def _configured(file: Path, say: Callable[[str], None]) -> "Iterator[tuple[Icebe
                 if place is None:
                     continue
                 try:
-                    yield catalogs[sink.catalog].load_table(place.name), sink.catalog, wiring.config.spark.lakehouse
+                    yield catalogs[sink.catalog].load_table(place.name), sink.catalog
                 except NoSuchTableError:
                     say(f"table {place.name}: there is none yet")
 
 
-def _faults(
-    iceberg: "Iceberg", catalog: str, lakehouse: Path | None, say: Callable[[str], None]
-) -> list[LakeheadError]:
-    from lakehead.maintain.growth import growth_of  # noqa: PLC0415 - see `_configured`
-
-    found_by = f"--lakehouse {lakehouse or 'lakehouse'}" if catalog == EMBEDDED else f"--catalog {catalog}"
-    name, growth = ".".join(iceberg.name()), growth_of(iceberg, catalog=catalog, options=f" {found_by}")
+def _faults(iceberg: "Iceberg", growth: "Growth", say: Callable[[str], None]) -> list[LakeheadError]:
+    name = ".".join(iceberg.name())
     if growth.advice:
         return [NeedsMaintenance(f"The metadata of table {name} grows. {advice}") for advice in growth.advice]
     say(

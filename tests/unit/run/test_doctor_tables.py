@@ -76,7 +76,11 @@ def test_doctor_looks_at_every_table_of_a_configuration(lakehead: Lakehead, tmp_
 
     assert done.code == 1
     assert len(done.err.splitlines()) == 3
-    assert all(f"raw.public.cities --lakehouse {tmp_path}" in line for line in done.err.splitlines())
+    for line in done.err.splitlines():
+        (command,) = re.findall(r"lakehead (maintain .*)$", line)
+        given = parsed(shlex.split(command))
+        assert given["config"] == config, "which says all that the command needs"
+        assert not given.keys() & {"lakehouse", "state", "ledger"} & {key for key, value in given.items() if value}
     assert done.out.splitlines().count("table mirror.public.orders: there is none yet") == 1
 
 
