@@ -32,10 +32,11 @@ class File:
 
 def check_may_remove(table: Iceberg) -> None:
     """Raise `Misconfigured` where the table's owner has said that nobody removes its files, as Iceberg itself does."""
-    if table.metadata.properties.get(GC_ENABLED, "true").lower() == "false":
+    said = table.metadata.properties.get(GC_ENABLED, "true")
+    if said.lower() != "true":  # so does Java: whatever is not true is false
         name = ".".join(table.name())
         raise Misconfigured(
-            f"The table {name} has {GC_ENABLED} set to false: its catalog, or another table, uses its files too, and "
+            f"The table {name} has {GC_ENABLED} set to {said}: its catalog, or another table, uses its files too, and "
             "they are not ours to remove. Clean up by the catalog's own means, or set it to true if that is not so."
         )
 

@@ -64,3 +64,12 @@ def test_a_table_that_lies_in_the_folder_of_another_ones_data_keeps_its_files(tm
             asyncio.run(sweep(outer, SystemClock(), older_than=timedelta(0)))
 
         assert inner.load().scan().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("said", ["false", "FALSE", "no", "0", "true "])
+def test_whatever_iceberg_does_not_take_for_true_keeps_files_from_being_removed(tmp_path: Path, said: str) -> None:
+    with local_catalog(tmp_path) as catalog:
+        table = create(catalog, "t", Schema(NestedField(1, "v", LongType())), properties={"gc.enabled": said})
+
+        with pytest.raises(Misconfigured, match=r"gc.enabled"):
+            asyncio.run(sweep(table, SystemClock(), older_than=timedelta(0)))
