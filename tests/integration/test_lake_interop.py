@@ -223,6 +223,22 @@ def test_types_that_only_pyiceberg_makes_are_read_by_spark(lakehouse: Lakehouse)
             asyncio.run(lander.land([unit]))
 
 
+@pytest.mark.parametrize("numbers", [[1, 2], [1, 1]])
+def test_keys_are_audited_whatever_their_columns_are_called(lakehouse: Lakehouse, numbers: list[int]) -> None:
+    keys = ("count", "a.b", "it`s")
+    name = "odd_keys" if len(set(numbers)) == 2 else "odd_keys_doubled"
+    table = lakehouse.create(name, "`count` bigint, `a.b` bigint, `it``s` bigint")
+    stager = lakehouse.arrow_stager(table, read=reader({key: pa.array(numbers) for key in keys}))
+    lander = lakehouse.lander(table, stager, audits=[NoDuplicates(lakehouse.session, table, keys)])
+    (unit,) = lakehouse.progress().take(table.uuid, [Unit("ours")])
+
+    if name == "odd_keys":
+        assert asyncio.run(lander.land([unit])) is not None
+    else:
+        with pytest.raises(AuditFailed, match=r"come more than once: \(1, 1, 1\)"):
+            asyncio.run(lander.land([unit]))
+
+
 COLUMNS = "part string, key bigint, value string"
 Row = tuple[str | None, int, str]
 

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.types import UUIDType
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lakehead.lake.lane import filesystem_of
@@ -76,8 +75,9 @@ class NoDuplicates:
         frame = self._frame(staged.rows)
         if frame is None:
             return
-        keys = [f.col(quoted(column)) for column in self.columns]
-        twice = frame.groupBy(*keys).count().where("count > 1").limit(SHOWN).collect()
+        # By numbers: a key may be called like the count.
+        keys = frame.toDF(*(str(number) for number in range(len(self.columns))))
+        twice = keys.groupBy(*keys.columns).count().where("count > 1").limit(SHOWN).collect()
         if twice:
             shown = ", ".join(str(tuple(row)[:-1]) for row in twice)
             raise AuditFailed(
