@@ -159,7 +159,12 @@ class IcebergTable:
             stands = head_of(table.metadata)
             if stands != at:
                 raise Moved(f"The table {self.name} stands at {stands.snapshot}, no longer at {at.snapshot}.")
-            updates, requirements = self._retries.call(f"The store of table {self.name}", partial(changes, table))
+            try:
+                updates, requirements = self._retries.call(f"The store of table {self.name}", partial(changes, table))
+            except FileNotFoundError as error:
+                if head_of(self.load().metadata) == at:
+                    raise
+                raise Moved(f"The table {self.name} has moved, and what it was has expired ({error}).") from error
             required = (AssertTableUUID(uuid=table.metadata.table_uuid), *standing(table.metadata), *requirements)
             refused = self._refusal(table, settings_kept(table.metadata, updates), required)
             if refused is None:

@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform, parse_transform
 from pyiceberg.types import (
@@ -41,12 +42,13 @@ from pyiceberg.types import (
 )
 
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.lake.commits import publication
+from lakehead.lake.commits import Changes, publication
 from lakehead.lake.datafiles import Key, same_partition
 from lakehead.lake.lane import target_of
 from lakehead.lake.ports import HistoryBroken, Moved
 from lakehead.lake.rows import Change
 from lakehead.lake.table import COMMITS, IcebergTable, head_of
+from lakehead.maintain.places import place
 from tests.unit.lake.local_table import create, local_catalog, publish, stage
 
 NOON = datetime(2026, 11, 16, 12)  # noqa: DTZ001 - without a zone on purpose
@@ -395,6 +397,27 @@ def test_files_are_not_published_where_main_has_moved(catalog: Catalog) -> None:
     with pytest.raises(Moved, match="no longer at None"):
         asyncio.run(table.publish(staged, staged.at))
     assert content(table) == [("b", 2)]
+
+
+@pytest.mark.parametrize(("moves", "error"), [(True, Moved), (False, FileNotFoundError)])
+def test_files_of_metadata_that_an_expiry_takes_during_a_commit_mean_that_main_has_moved(
+    catalog: Catalog,
+    moves: bool,  # noqa: FBT001 - a case
+    error: type[Exception],
+) -> None:
+    table = create(catalog, "taken", PLAIN)
+    publish(table, rows(table, ["a"], 1))
+    staged = stage(table, rows(table, ["a"], 2))
+
+    def overtaken(seen: Iceberg) -> Changes:
+        if moves:
+            publish(table, rows(table, ["a"], 3))
+        (main,) = seen.metadata.snapshots
+        Path(place(main.manifest_list)).unlink()
+        return publication(seen, staged.rows, {})
+
+    with pytest.raises(error):
+        table.commit(staged.at, overtaken)
 
 
 def test_files_are_not_published_where_the_partitioning_has_changed(catalog: Catalog) -> None:
