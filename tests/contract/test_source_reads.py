@@ -282,6 +282,19 @@ def test_a_user_who_may_not_see_others_does_not_take_them_for_absent(
         source.close()
 
 
+def test_a_session_that_tells_of_no_activity_is_not_taken_for_one_without_a_transaction(
+    postgresql: Database, postgres: Postgres
+) -> None:
+    with postgres.connect(postgresql.settings.database) as silent:
+        silent.execute("SET track_activities = off")
+        silent.execute("BEGIN")
+        silent.execute("CREATE TEMP TABLE written (id bigint)")
+
+        told = postgresql.source.open_transactions()
+
+    assert told.unknown == "1 sessions do not say whether they have one open: their track_activities is off"
+
+
 # --- names and filters ---------------------------------------------------------------------------------------------
 
 

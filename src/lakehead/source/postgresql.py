@@ -74,17 +74,19 @@ _EARLIEST = "SELECT min(moment AT TIME ZONE {zone}) FROM unnest(ARRAY[{moments}]
 # those that vacuum or send. Of other users' sessions whoever may not see them is told only that they are there.
 _OPEN = """
 WITH others AS (
-    SELECT pid, usename, application_name, xact_start, query = '<insufficient privilege>' AS hidden
+    SELECT pid, usename, application_name, xact_start, query = '<insufficient privilege>' AS hidden,
+        state = 'disabled' AS silent
     FROM pg_stat_activity
     WHERE datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
     AND application_name IS DISTINCT FROM '{reader}'
     AND coalesce(backend_type, '') NOT IN ('autovacuum worker', 'walsender')
     UNION ALL
-    SELECT NULL, owner, 'prepared as ' || gid, prepared, false FROM pg_prepared_xacts
+    SELECT NULL, owner, 'prepared as ' || gid, prepared, false, false FROM pg_prepared_xacts
     WHERE database = current_database()
 )
 SELECT xact_start, usename::text, application_name, pid, pg_is_in_recovery(),
-    (SELECT count(*) FROM others WHERE hidden), (SELECT count(*) FROM others WHERE pid IS NULL)
+    (SELECT count(*) FROM others WHERE hidden), (SELECT count(*) FROM others WHERE silent),
+    (SELECT count(*) FROM others WHERE pid IS NULL)
 FROM (SELECT 1) AS one LEFT JOIN others ON xact_start IS NOT NULL ORDER BY xact_start NULLS LAST LIMIT 1
 """
 
@@ -163,7 +165,8 @@ class PostgreSQL:
 
     def open_transactions(self) -> OpenTransactions:
         """How far back a commit may still come."""
-        [(oldest, user, program, session, standby, hidden, prepared)] = self.rows(_OPEN.format(reader=READER))
+        [answer] = self.rows(_OPEN.format(reader=READER))
+        oldest, user, program, session, standby, hidden, silent, prepared = answer
         if standby:
             [(replayed,)] = self.rows(_REPLAYED)
             return OpenTransactions(
@@ -174,6 +177,8 @@ class PostgreSQL:
         unknown = None
         if hidden:
             unknown = f"{self.settings.user!r} may not see {hidden} sessions of others (grant pg_read_all_stats to it)"
+        elif silent:
+            unknown = f"{silent} sessions do not say whether they have one open: their track_activities is off"
         elif prepared:
             unknown = f"{prepared} prepared transactions do not say when they began"
         whose = None
