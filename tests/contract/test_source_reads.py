@@ -295,6 +295,26 @@ def test_a_session_that_tells_of_no_activity_is_not_taken_for_one_without_a_tran
     assert told.unknown == "1 sessions do not say whether they have one open: their track_activities is off"
 
 
+def test_a_table_whose_rows_come_from_elsewhere_says_so_also_where_a_view_shows_it(postgresql: Database) -> None:
+    here, parent, foreign, shown = (postgresql.name() for _ in range(4))
+    postgresql.run(f"CREATE FOREIGN DATA WRAPPER {foreign}_wrapper")
+    postgresql.run(f"CREATE SERVER {foreign}_server FOREIGN DATA WRAPPER {foreign}_wrapper")
+    postgresql.run(f"CREATE TABLE {here} (id bigint)")
+    postgresql.run(f"CREATE TABLE {parent} (id bigint) PARTITION BY RANGE (id)")
+    postgresql.run(
+        f"CREATE FOREIGN TABLE {foreign} PARTITION OF {parent} FOR VALUES FROM (0) TO (9) SERVER {foreign}_server"
+    )
+    postgresql.run(f"CREATE MATERIALIZED VIEW {shown} AS SELECT id FROM {here}")
+    for name in (here, parent, shown):
+        postgresql.run(f"CREATE VIEW {name}_seen AS SELECT id FROM {name}")
+    expected = {here: None, parent: f"'{foreign}' is a foreign table", shown: f"'{shown}' is a materialized view"}
+
+    for name, why in expected.items():
+        for read in (name, f"{name}_seen"):
+            said = postgresql.table(read).written_elsewhere
+            assert said == why or (why is not None and (said or "").startswith(why))
+
+
 # --- names and filters ---------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,7 +27,8 @@ from tests.integration.increment_scene import (
 )
 from tests.integration.pipeline_scene import MARKS, PASSWORD, PLUGINS, Scene
 from tests.pipeline import Pipeline, Ran
-from tests.servers.postgres import Postgres
+from tests.servers.postgres import PASSWORD as SECRET
+from tests.servers.postgres import USER, Postgres
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -142,6 +144,49 @@ def test_sqlite_has_one_writer_and_is_read_without_a_lag_and_that_is_said(on_sql
     assert "SQLite does not tell" in unknown(ran).reason
     assert "open transactions not known" in note_of(ran)
     assert on_sqlite.rows(f"mirror.{table}").num_rows == 1
+
+
+@pytest.fixture
+def publisher(on_postgresql: Scene, postgres: Postgres) -> Iterator[tuple[Any, str]]:
+    """A database that publishes a table, and that table's name in the scene's own, which subscribes to it."""
+    scene, name = on_postgresql, on_postgresql.name()
+    database = postgres.database().rpartition("/")[2]
+    with postgres.connect(database) as published:
+        made = f"CREATE TABLE {name} (id bigint PRIMARY KEY, at timestamptz DEFAULT now(), v text)"
+        published.execute(made.encode())
+        scene.sql(made)
+        published.execute(f"CREATE PUBLICATION {name} FOR TABLE {name}".encode())
+        # Made here: a server that subscribes to itself would wait for itself to make it.
+        published.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')".encode())
+        address = f"host=127.0.0.1 port={postgres.port} user={USER} password={SECRET} dbname={database}"
+        scene.sql(
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{address}' PUBLICATION {name} "
+            "WITH (create_slot = false, copy_data = false)"
+        )
+        try:
+            yield published, name
+        finally:
+            scene.sql(f"DROP SUBSCRIPTION {name}")
+
+
+def test_rows_that_a_subscription_brings_are_older_than_they_look_so_a_lag_must_be_given(
+    on_postgresql: Scene, publisher: tuple[Any, str]
+) -> None:
+    scene, (published, table) = on_postgresql, publisher
+    scene.sql(f"ALTER SUBSCRIPTION {table} DISABLE")
+    published.execute(f"INSERT INTO {table} VALUES (1, now(), 'not here yet')")
+    scene.sql(f"INSERT INTO {table} VALUES (2, now() - interval '1 hour', 'here')")
+
+    refused = scene.run(scd1(table))
+    done(scene.run(scd1(table), lag_seconds=600))
+
+    scene.sql(f"ALTER SUBSCRIPTION {table} ENABLE")
+    while len(source_rows(scene, table)) < 2:
+        pass
+    done(scene.run(scd1(table, **ACCEPT)))
+    assert f"{table!r} gets rows by a subscription" in refused.errors[table]
+    assert "Set lag_seconds" in refused.errors[table]
+    assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
 
 
 # --- numbers

@@ -43,7 +43,7 @@ class Postgres:
                     _program("postgres", self._programs),
                     *("-D", str(self._folder / "data"), "-h", "127.0.0.1", "-p", str(self.port)),
                     *("-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=60"),
-                    *("-c", "max_prepared_transactions=2"),
+                    *("-c", "max_prepared_transactions=2", "-c", "wal_level=logical"),
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,

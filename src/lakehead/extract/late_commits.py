@@ -37,13 +37,14 @@ class LateCommitCheck:
     def check(self, increments: Increments, transactions: OpenTransactions) -> None:
         """Say, once, that the source does not tell of all open transactions; raise `Misconfigured` where a table must
         not be read because of it."""
-        table, unknown = self.context.table, transactions.unknown
+        table = self.context.table
+        unknown = transactions.unknown or increments.info.written_elsewhere
         lag = max(table.lag_seconds, self.context.lag_seconds) if increments.kind.follows_the_clock else 0
         if unknown is not None and not self._said:
             self._said = True
             accepted = table.late_commits is LateCommits.ACCEPT
             self.context.emit(LateCommitsUnknown(reason=unknown, lag_seconds=lag, accepted=accepted))
-        check_known(table, increments.kind, transactions, lag_seconds=lag, one_writer=increments.source.can.one_writer)
+        check_known(table, increments.kind, unknown, lag_seconds=lag, one_writer=increments.source.can.one_writer)
 
     def may_read(self, increments: Increments, answers: Answers) -> bool:
         """Whether open transactions let anything be read. Who holds the table back is said.
@@ -109,16 +110,15 @@ def check_limit(table: TableSettings, held: HeldBack) -> None:
         )
 
 
-def check_known(
-    table: TableSettings, kind: Kind, transactions: OpenTransactions, *, lag_seconds: int, one_writer: bool
-) -> None:
+def check_known(table: TableSettings, kind: Kind, unknown: str | None, *, lag_seconds: int, one_writer: bool) -> None:
     """Raise `Misconfigured` if rows of the table could be lost without anybody having accepted that.
 
+    `unknown` is why not all open transactions are known that may bring rows of the table, or None if they are.
     A source with one writer is let pass: what is missed there is one transaction, of one process, at that very moment.
     """
-    if transactions.unknown is None or table.late_commits is LateCommits.ACCEPT or one_writer:
+    if unknown is None or table.late_commits is LateCommits.ACCEPT or one_writer:
         return
-    why = f"The source of {table.name} does not tell of all open transactions: {transactions.unknown}."
+    why = f"The source of {table.name} does not tell of all open transactions: {unknown}."
     if not kind.follows_the_clock:
         raise Misconfigured(
             f"{why} Rows that are committed after a higher {table.incremental_column} was read would never be read, "

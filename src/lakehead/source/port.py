@@ -86,6 +86,8 @@ class TableInfo:
     estimated_bytes: int | None = None
     plain: bool = True
     """Whether it has rows of its own that the server can address (not a view)."""
+    written_elsewhere: str | None = None
+    """Why its rows come later than this server's transactions tell: who writes them is not among these. Or None."""
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name

@@ -67,6 +67,21 @@ WITH RECURSIVE family AS (
 )
 SELECT (pg_relation_size(oid) / current_setting('block_size')::int8)::int8 FROM family
 """
+# All relations whose rows a table or a view shows: its partitions and children, and what a view reads, and so on.
+_ELSEWHERE = """
+WITH RECURSIVE family AS (
+    SELECT {oid}::oid AS oid
+    UNION
+    SELECT found.oid FROM family CROSS JOIN LATERAL (
+        SELECT inhrelid AS oid FROM pg_inherits WHERE inhparent = family.oid
+        UNION ALL
+        SELECT d.refobjid FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        AND d.refclassid = 'pg_class'::regclass WHERE r.ev_class = family.oid
+    ) AS found
+)
+SELECT c.relname::text, c.relkind::text FROM family JOIN pg_class c ON c.oid = family.oid
+WHERE c.relkind IN ('f', 'm') OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = c.oid) ORDER BY 1 LIMIT 1
+"""
 _ZONE = "(SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')"
 _NOW = f"SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE {_ZONE}"
 _EARLIEST = "SELECT min(moment AT TIME ZONE {zone}) FROM unnest(ARRAY[{moments}]) AS g(moment)"
@@ -148,6 +163,7 @@ class PostgreSQL:
             estimated_rows=rows if rows >= 0 else None,
             estimated_bytes=size,
             plain=kind in "rpm",
+            written_elsewhere=self._elsewhere(oid),
         )
         return questions.checked(info, overrides)
 
@@ -250,6 +266,20 @@ class PostgreSQL:
         if number > 1 and len(conditions) == 1 and query.table.plain:
             conditions = self._blocks(query, number)
         return questions.read_parts(self, query, conditions, snapshot)
+
+    def _elsewhere(self, oid: int) -> str | None:
+        """Why rows of a relation come otherwise than by transactions on this server."""
+        found = self.rows(_ELSEWHERE.format(oid=oid))
+        if not found:
+            return None
+        [(name, kind)] = found
+        match kind:
+            case "f":
+                return f"{name!r} is a foreign table, and its own server's are not told"
+            case "m":
+                return f"{name!r} is a materialized view, which shows rows when it is refreshed"
+            case _:
+                return f"{name!r} gets rows by a subscription, and its publisher's are not told"
 
     def _blocks(self, query: Query, number: int) -> list[str]:
         table = query.table
