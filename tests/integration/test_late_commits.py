@@ -218,6 +218,31 @@ def test_a_lower_number_that_is_committed_after_a_higher_one_is_not_passed_by(
     assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
 
 
+def test_numbers_of_a_source_in_which_a_transaction_is_always_open_are_read_up_to_where_the_run_before_looked(
+    on_postgresql: Scene, request: pytest.FixtureRequest
+) -> None:
+    scene = on_postgresql
+    table = make(scene, "id bigint, at bigserial, v text")
+    scene.sql(f"INSERT INTO {table} (id, v) VALUES (1, 'before')")
+    with other_session(scene, request) as first:
+        first.execute(f"INSERT INTO {table} (id, v) VALUES (2, 'open during the first run')")
+        scene.sql(f"INSERT INTO {table} (id, v) VALUES (3, 'higher')")
+        held = scene.run(scd1(table))
+        with other_session(scene, request) as second:
+            second.execute(f"INSERT INTO {table} (id, v) VALUES (4, 'open during the second run')")
+            scene.sql(f"INSERT INTO {table} (id, v) VALUES (5, 'higher still')")
+            first.execute("COMMIT")
+
+            ran = scene.run(scd1(table))
+
+            done(ran)
+            assert [row[0] for row in lake_rows(scene, f"mirror.{table}")] == [1, 2, 3]
+            second.execute("COMMIT")
+    assert "held back by lakehead (" in held.of(TableSkipped)[0].reason
+    done(scene.run(scd1(table)))
+    assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
+
+
 # --- held back
 
 

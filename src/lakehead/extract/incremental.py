@@ -1,6 +1,7 @@
 """Tables of which only what is new is read: merged into a mirror by key, or added."""
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.extract.facts import Increments, kind_of_column
@@ -160,6 +161,11 @@ class _Load:
             while anew and stored.generation < made.generation:  # another run has planned an increment meanwhile
                 context.state.discard_plan(stored.table, stored.id)
                 stored = context.state.save_plan(made)
+        asked_at = stored.detail.get("asked_at")  # only in plans of numbers and text
+        if isinstance(asked_at, str) and not self.late_commits.may_read(increments, datetime.fromisoformat(asked_at)):
+            if anew:  # whoever asked for it is told that it has failed
+                context.state.discard_plan(stored.table, stored.id)
+            return None  # the plan stays: a later run reads up to where it ends, whatever others have begun by then
         done = sum(_has_landed(from_state(each), stored.generation, standing) for each in stored.slices)
         context.emit(TablePlanned(slices=len(stored.slices), done=done, resumed=resumed, planner=stored.detail))
         return stored
@@ -188,13 +194,13 @@ class _Load:
         )
         context.progress("planning")
         answers = increments.answers()
-        if not self.late_commits.may_read(increments, answers):
-            return None
+        self.late_commits.look(increments, answers)
         plan = context.planner.plan(request, answers.facts)
         if not plan.slices:
             return None
         made = to_state(plan, plan_id=context.ids.uuid(), table=_id(context.sink), generation=generation)
-        return replace(made, detail={**made.detail, "reads": reads, "replaces": replaces})
+        asked = {} if increments.kind.follows_the_clock else {"asked_at": answers.asked_at.isoformat()}
+        return replace(made, detail={**made.detail, "reads": reads, "replaces": replaces, **asked})
 
     def _land(self, plan: SlicePlan, increments: Increments) -> None:
         context, table, slices = self.context, self.context.table, len(plan.slices)

@@ -46,25 +46,31 @@ class LateCommitCheck:
             self.context.emit(LateCommitsUnknown(reason=unknown, lag_seconds=lag, accepted=accepted))
         check_known(table, increments.kind, unknown, lag_seconds=lag, one_writer=increments.source.can.one_writer)
 
-    def may_read(self, increments: Increments, answers: Answers) -> bool:
-        """Whether open transactions let anything be read. Who holds the table back is said.
+    def look(self, increments: Increments, answers: Answers) -> None:
+        """Look at the transactions that were open when a plan is made, and say who holds the table back.
 
-        By the clock, all can be read that is older than they are. Of numbers and text nothing, as long as one is open
-        that may bring a lower one. Raises what `check` and `check_limit` raise.
+        By the clock, all can be read that is older than they are. Raises what `check` and `check_limit` raise.
         """
         self.check(increments, answers.transactions)
         if increments.kind.follows_the_clock:
             self._hold_back(answers.asked_at, answers.transactions)
-            return True
+
+    def may_read(self, increments: Increments, asked_at: datetime) -> bool:
+        """Whether numbers or text can be read up to the highest that the source had at that moment.
+
+        They cannot as long as a transaction is open that may bring a lower one. Later ones bring higher ones: so the
+        same moment is asked for again by a later run, and a busy source is read too. Raises what `look` raises.
+        """
         if self.context.table.late_commits is LateCommits.ACCEPT:
             return True
-        transactions, looks = answers.transactions, LOOKS
-        while _began_before(answers.asked_at, transactions) and looks:  # most are over in a moment
+        transactions, looks = increments.source.open_transactions(), LOOKS
+        self.check(increments, transactions)
+        while _began_before(asked_at, transactions) and looks:  # most are over in a moment
             self.context.progress("waiting for open transactions")
             self.context.pause(PAUSE_SECONDS)
             transactions, looks = increments.source.open_transactions(), looks - 1
             self.check(increments, transactions)
-        if not _began_before(answers.asked_at, transactions):
+        if not _began_before(asked_at, transactions):
             return True
         self._hold_back(increments.source.now().utc, transactions)
         return False
