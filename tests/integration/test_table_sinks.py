@@ -263,9 +263,24 @@ def test_the_number_of_a_full_load_is_not_taken_for_a_watermark(kept: Kept) -> N
 
     refused = kept.run(scd1(name))
 
-    assert "read by '_slice'" in refused.errors[name]
+    assert "has been loaded in full" in refused.errors[name]
+    assert "with --reload, or set its mode back to full" in refused.errors[name]
     assert kept.run(scd1(name), reload=True).errors == {}
     assert kept.rows("mirror", name, "id") == [(0,), (1,), (2,)]
+
+
+@FILES_IN_SOAK
+def test_a_table_that_is_loaded_in_full_from_now_on_is_read_whole_though_its_day_has_increments(kept: Kept) -> None:
+    name = numbers(kept, 1, 2)
+    kept.run(scd1(name))
+    add(kept, name, 3)
+    kept.run(scd1(name))
+
+    ran = kept.run(full(name))
+
+    assert ran.errors == {}
+    assert kept.rows("final", name, "id") == [(1,), (2,), (3,)]
+    assert kept.run(full(name)).of(TableSkipped)[0].reason.startswith("loaded for")
 
 
 @pytest.mark.parametrize("kept", ["iceberg"], indirect=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakehead.extract.sink import Reading
+from lakehead.extract.sink import Reading, is_full_load
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped
 from lakehead.source.port import Query, schema_of
 from lakehead.state.model import DayState
@@ -19,6 +19,10 @@ class FullRefreshStrategy:
         left = [phase for phase in phases if day.get(phase) is not DayState.DONE]
         if not left and "finalized" in phases and not context.sink.has_published():
             left = ["finalized"]  # it was done, and somebody has removed it since
+        if "raw" not in left and (left or "finalized" not in phases) and not is_full_load(context.sink.standing().raw):
+            left = list(
+                phases
+            )  # the day's rows were read in increments, as the table's mode was: none of them is whole
         if not left:
             return Skipped(f"loaded for {context.load_date}")
         if "raw" in left:

@@ -4,6 +4,7 @@ from hashlib import sha256
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.facts import Increments
+from lakehead.extract.sink import LOADED_IN_FULL
 from lakehead.source.filters import parse_filter
 from lakehead.state.model import ReadBy, Watermark
 from lakehead.state.values import to_text
@@ -20,13 +21,18 @@ def read_by(increments: Increments, written: str | None) -> ReadBy:
 
 
 def check_read_by(table: str, reached: Watermark | None, increments: Increments, written: str | None) -> None:
-    """Raise `Misconfigured` if a watermark was read by another column or filter.
+    """Raise `Misconfigured` if a watermark was read by another column or filter, or is the number of a full load.
 
     One that does not say by what, as older versions wrote it, is taken as read by the present ones.
     """
     before = reached.read_by if reached else None
     if reached is None or before is None:
         return
+    if before == LOADED_IN_FULL:
+        raise Misconfigured(
+            f"The table {table} has been loaded in full, so it has no watermark to read on from. Load it anew with "
+            "--reload, or set its mode back to full."
+        )
     now = read_by(increments, written)
     if before.column == now.column and _same_filter(before.filter, now.filter, increments):
         return

@@ -100,6 +100,13 @@ LOADED_IN_FULL = ReadBy(SLICE)
 """What the watermark of a table was read by that is loaded in full: it counts the loads, and means no column."""
 
 
+def is_full_load(raw: Watermark | None) -> bool:
+    """Whether raw's newest slice is a whole source table. Of older versions only the number of the load says it."""
+    if raw is None or raw.read_by is None:
+        return raw is not None and raw.value == raw.slice
+    return raw.read_by == LOADED_IN_FULL
+
+
 class TableSink(Protocol):
     """Where one table is kept: raw, and the mirror or the final table for its readers.
 
