@@ -11,6 +11,7 @@ from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
 from pyiceberg.transforms import parse_transform
+from pyiceberg.types import BinaryType, IcebergType, StringType
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.rows import LOAD_DATE, raw_schema
@@ -139,14 +140,24 @@ def _check_fits(name: str, wanted: Schema, there: Schema, of: str = "source") ->
     faults = [f"the {of} has a new column {column!r}" for column in needs if column not in has]
     faults += [f"the {of} has no column {column!r} any more" for column in has if column not in needs]
     for column in needs.keys() & has.keys():
-        if needs[column] == has[column]:
-            continue
-        try:
-            promote(needs[column], has[column])
-        except ResolveError:
+        if not _can_hold(has[column], needs[column]):
             faults.append(f"column {column!r} is {needs[column]} in the {of} and {has[column]} here")
     if faults:
         raise Misconfigured(
             f"The table {name} does not fit its {of}: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
             "give the table another name and load it anew."
         )
+
+
+def _can_hold(column: IcebergType, values: IcebergType) -> bool:
+    """Whether a column of one type can hold all values of another. Bytes and text are not each other, though Iceberg's
+    readers take them for each other."""
+    if column == values:
+        return True
+    if {type(column), type(values)} == {BinaryType, StringType}:
+        return False
+    try:
+        promote(values, column)
+    except ResolveError:
+        return False
+    return True
