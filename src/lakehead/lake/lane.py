@@ -228,12 +228,14 @@ def disk_full(error: Exception, location: str) -> DiskFull | None:
 
 
 def task_reason(error: Exception) -> str:
-    """The last line of a task's traceback that says something, without the name of an error of ours."""
+    """The last line that says something of a task's traceback, or of Java's causes; without the name of an error of
+    ours, and without what Java has suppressed, which stands further in."""
     said = str(error)
-    inside = said.rpartition("Traceback (most recent call last):")[2].partition("\n\n")[0]
-    lines = [line.strip() for line in inside.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith(("at ", "..."))), type(error).__name__)
-    return re.sub(r"^(Caused by: )?(lakehead[.\w]*: )?", "", last).rstrip(".")
+    _, in_python, inside = said.rpartition("Traceback (most recent call last):")
+    lines = inside.partition("\n\n")[0].splitlines()
+    told = [line.strip() for line in lines if line.strip() and (in_python or not line[0].isspace())]
+    last = next((line for line in reversed(told) if not line.startswith(("at ", "..."))), type(error).__name__)
+    return re.sub(r"^(Caused by: |: )?(lakehead[.\w]*: )?", "", last).rstrip(".")
 
 
 def _name(token: str, ids: Ids) -> str:
