@@ -13,7 +13,7 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
-from lakehead.run.doctor_tables import check_table, check_tables_of
+from lakehead.run.doctor_tables import check_table, check_tables_of, options_for
 from lakehead.run.environment import spark_settings, state_password, store_settings
 from lakehead.run.tables import CatalogName, CatalogProperties, LakehouseFolder, chosen
 from lakehead.spark.settings import EMBEDDED, SparkSettings
@@ -38,7 +38,7 @@ def doctor(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A configuration whose tables to check, as --table does."),
+        typer.Option(metavar="FILE", help="A configuration whose tables to check, or that of --table."),
     ] = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
@@ -75,9 +75,9 @@ def doctor(
     if state:
         failures += _failures(lambda: _check_state(state, state_password()))
     if table:
-        named = chosen(table, lakehouse, catalog, catalog_property)
-        failures += _failures(lambda: check_table(named, lakehouse, typer.echo))
-    if config:
+        named = chosen(table, lakehouse, catalog, catalog_property, config=config)
+        failures += _failures(lambda: check_table(named, options_for(named, lakehouse, config), typer.echo))
+    elif config:
         failures += _failures(lambda: check_tables_of(config, typer.echo))
     if spark:
         with tempfile.TemporaryDirectory(prefix="lakehead-doctor-") as folder:

@@ -35,14 +35,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "MANY_MANIFESTS", 4)
 
 
-def land(folder: Path, landings: int, name: str = "t.orders") -> None:
-    """Make a table with so many landings that keeps two older metadata files, and deletes none."""
+def land(folder: Path, landings: int, *names: str) -> None:
+    """Make tables with so many landings that keep two older metadata files, and delete none."""
     with local_catalog(folder) as catalog:
-        ensure_namespace(catalog, name.rpartition(".")[0])
-        catalog.create_table(name, SCHEMA, properties={"write.metadata.previous-versions-max": "2"})
-        table = IcebergTable(catalog, name, StoreLedger(MemoryStore(clock=SystemClock())))
-        for value in range(landings):
-            publish(table, pa.RecordBatch.from_pydict({"v": pa.array([value], pa.int64())}))
+        for name in names or ("t.orders",):
+            ensure_namespace(catalog, name.rpartition(".")[0])
+            catalog.create_table(name, SCHEMA, properties={"write.metadata.previous-versions-max": "2"})
+            table = IcebergTable(catalog, name, StoreLedger(MemoryStore(clock=SystemClock())))
+            for value in range(landings):
+                publish(table, pa.RecordBatch.from_pydict({"v": pa.array([value], pa.int64())}))
 
 
 def test_doctor_says_that_a_table_is_fine(lakehead: Lakehead, tmp_path: Path) -> None:
@@ -78,10 +79,46 @@ def test_doctor_looks_at_every_table_of_a_configuration(lakehead: Lakehead, tmp_
     assert len(done.err.splitlines()) == 3
     for line in done.err.splitlines():
         (command,) = re.findall(r"lakehead (maintain .*)$", line)
-        given = parsed(shlex.split(command))
-        assert given["config"] == config, "which says all that the command needs"
-        assert not given.keys() & {"lakehouse", "state", "ledger"} & {key for key, value in given.items() if value}
+        assert command.endswith(f"raw.public.cities --config {config}"), "it names the state and the ledger too"
+        assert parsed(shlex.split(command))["config"] == config
     assert done.out.splitlines().count("table mirror.public.orders: there is none yet") == 1
+
+
+def test_a_table_of_a_configuration_is_looked_at_where_the_configuration_has_it(
+    lakehead: Lakehead, tmp_path: Path
+) -> None:
+    land(tmp_path, 1, "raw.public.cities")
+    config = written(tmp_path, changed({("spark", "lakehouse"): str(tmp_path)}))
+
+    done = lakehead("doctor", "--no-spark", "--config", config, "--table", "raw.public.cities")
+
+    assert (done.code, done.err) == (0, "")
+    assert [line.partition(" has ")[0] for line in done.out.splitlines()] == ["table ok: raw.public.cities"]
+
+
+def test_a_table_or_catalog_that_cannot_be_opened_is_told_and_the_others_are_looked_at(
+    lakehead: Lakehead, tmp_path: Path
+) -> None:
+    land(tmp_path, 1, "raw.public.cities", "raw.public.orders")
+    for file in tmp_path.rglob("*.metadata.json"):
+        if "cities" in str(file):
+            file.unlink()
+    away = {"type": "iceberg", "catalog": "away", "properties": {"type": "rest", "uri": "http://127.0.0.1:9"}}
+    changes: dict[tuple[str | int, ...], Any] = {
+        ("spark", "lakehouse"): str(tmp_path),
+        ("sinks",): {"away": away, "lake": {"type": "iceberg"}},
+    }
+    config = changed(changes)
+    gone = {**config["tables"][0], "name": "gone", "sink": "away"}
+    config["tables"] = [gone, *({**table, "sink": "lake"} for table in config["tables"])]
+
+    done = lakehead("doctor", "--no-spark", "--config", written(tmp_path, config))
+
+    assert done.code == 1
+    assert "table ok: raw.public.orders" in done.out
+    away_said, cities_said = done.err.splitlines()
+    assert away_said.startswith("lakehead: The catalog away does not answer")
+    assert cities_said.startswith("lakehead: The table raw.public.cities in the catalog 'lake' cannot be opened: ")
 
 
 def test_a_table_that_is_not_there_is_missed_by_name(lakehead: Lakehead, tmp_path: Path) -> None:
