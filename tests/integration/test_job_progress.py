@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.spark.jobs import group_progress, job_group
+from lakehead.spark.jobs import all_progress, group_progress, job_group
 from tests.pipeline import Pipeline
 from tests.support.spark import shared_session
 
@@ -35,6 +35,13 @@ def waiting_for(folder: str) -> Callable[[Iterable[int]], Iterator[int]]:
     return task
 
 
+def changed(progress: Callable[[], object], before: object) -> object:
+    """What it answers when that is no longer what it was before."""
+    while (now := progress()) == before:
+        time.sleep(0.01)  # how often is asked; the test's own time is the limit
+    return now
+
+
 def test_it_changes_when_a_task_ends_and_not_before(spark: SparkSession, tmp_path: Path) -> None:
     asked: list[Callable[[], object]] = []
     begun = threading.Event()
@@ -51,18 +58,35 @@ def test_it_changes_when_a_task_ends_and_not_before(spark: SparkSession, tmp_pat
     [progress] = asked
     seen = [progress()]
 
-    def changed() -> None:
-        while (now := progress()) == seen[-1]:
-            time.sleep(0.01)  # how often is asked; the test's own time is the limit
-        seen.append(now)
-
-    changed()  # the job has begun
+    seen.append(changed(progress, seen[-1]))  # the job has begun
     assert progress() == progress()
     (tmp_path / "0").touch()
-    changed()
+    seen.append(changed(progress, seen[-1]))
     assert progress() == progress()
     (tmp_path / "1").touch()
     thread.join()
 
     assert progress() != seen[-1]
     assert None not in seen
+
+
+def test_jobs_of_any_group_are_progress_of_a_process_with_one_piece_of_work(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    progress, of_no_group = all_progress(spark), group_progress(spark)
+    idle, before = progress(), of_no_group()
+
+    def work() -> None:
+        with job_group(spark, "as a procedure of Iceberg's names it", "two tasks"):
+            spark.sparkContext.parallelize([0, 1], 2).mapPartitions(waiting_for(str(tmp_path))).collect()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun = changed(progress, idle)
+    (tmp_path / "0").touch()
+    half = changed(progress, begun)
+    (tmp_path / "1").touch()
+    thread.join()
+
+    assert None not in (idle, begun, half)
+    assert of_no_group() == before

@@ -155,7 +155,7 @@ def compact(
     # Not at the top: see `tables`.
     from lakehead.lake.turns import Turns  # noqa: PLC0415 - see above
     from lakehead.maintain.compaction import Compactor, candidates  # noqa: PLC0415 - see above
-    from lakehead.spark.jobs import group_progress  # noqa: PLC0415 - see above
+    from lakehead.spark.jobs import all_progress  # noqa: PLC0415 - see above
     from lakehead.state.owners import owner_named  # noqa: PLC0415 - see above
 
     if dry_run:
@@ -166,7 +166,7 @@ def compact(
     clock, random = SystemClock(), system_random()
     with named.open() as (iceberg, _), named.open_state() as known, named.session() as session:
         turns = Turns(
-            state=known, owner=owner_named(RandomIds().uuid()), clock=clock, random=random, work=group_progress(session)
+            state=known, owner=owner_named(RandomIds().uuid()), clock=clock, random=random, work=all_progress(session)
         )
         compactor = Compactor(session=session, turns=turns, clock=clock, random=random, options=options)
         told = asyncio.run(compactor.compact(iceberg))

@@ -21,7 +21,7 @@ from lakehead.run.environment import (
     state_password,
     store_settings,
 )
-from lakehead.spark.settings import EMBEDDED, Properties, catalog_prefix, embedded_catalog
+from lakehead.spark.settings import EMBEDDED, Properties, SparkSettings, catalog_prefix, embedded_catalog
 from lakehead.storage.opening import open_store
 
 if TYPE_CHECKING:
@@ -88,10 +88,12 @@ class Chosen:
     table: str
     catalog: str
     properties: Properties = field(repr=False)
-    secret_keys: frozenset[str] = frozenset()
-    """Of Spark's settings, those that came by reference."""
+    spark: SparkSettings = field(default_factory=spark_settings)
+    """How Spark is started, where the command needs it."""
 
-    state: str | None = None
+    state: str | None = field(default=None, repr=False)
+    """Its URL, which may hold a password."""
+
     password: str | None = field(default=None, repr=False)
     """Of the state's user."""
 
@@ -132,12 +134,7 @@ class Chosen:
         """A Spark session that knows the catalog, for as long as it is needed."""
         from lakehead.spark.session import build_session, stop_session  # noqa: PLC0415 - see `open`
 
-        settings = replace(
-            spark_settings(),
-            app_name=f"lakehead {self.table}",
-            catalogs={self.catalog: self.properties},
-            secret_keys=self.secret_keys,
-        )
+        settings = replace(self.spark, app_name=f"lakehead {self.table}", catalogs={self.catalog: self.properties})
         session = build_session(settings, say=lambda what: typer.echo(f"… {what}", err=True))
         try:
             yield session
@@ -189,7 +186,7 @@ def _configured(table: str, file: Path) -> Chosen:
         table,
         catalogs[table],
         wiring.catalogs[catalogs[table]],
-        wiring.spark_settings.secret_keys,
+        wiring.spark_settings,
         state=wiring.config.runtime.state.url,
         password=wiring.state_password,
         ledger=wiring.ledger_url,
@@ -218,7 +215,7 @@ def _in_catalog(table: str, lakehouse: Path | None, catalog: str | None, propert
             raise Misconfigured(f"The catalog property {key!r} must be written as KEY=VALUE.")
         pairs[key] = value
     secret = frozenset(f"{catalog_prefix(catalog)}.{key}" for key, value in pairs.items() if is_reference(value))
-    return Chosen(table, catalog, catalog_properties(pairs), secret)
+    return Chosen(table, catalog, catalog_properties(pairs), replace(spark_settings(), secret_keys=secret))
 
 
 def open_state(url: str, password: str | None) -> "State":

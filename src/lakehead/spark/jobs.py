@@ -1,9 +1,10 @@
 """Whose job it is: a session for each thread, and a job group for each table."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
 from lakehead.spark.reasons import SPARKS_ERRORS
@@ -82,18 +83,27 @@ def group_progress(session: SparkSession) -> Callable[[], object]:
     """
     context = session.sparkContext
     group, tracker = context.getLocalProperty(GROUP), context.statusTracker()
+    return lambda: _progress(tracker, lambda: tracker.getJobIdsForGroup(group))
 
-    def progress() -> object:
-        try:
-            jobs = tracker.getJobIdsForGroup(group)
-            running = [tracker.getJobInfo(job) for job in set(jobs) & set(tracker.getActiveJobsIds())]
-            stages = [stage for job in running if job for stage in job.stageIds]
-            tasks = [info.numCompletedTasks for stage in stages if (info := tracker.getStageInfo(stage))]
-            return max(jobs, default=-1), len(stages), sum(tasks)
-        except (*SPARKS_ERRORS, OSError):
-            return None
 
-    return progress
+def all_progress(session: SparkSession) -> Callable[[], object]:
+    """As `group_progress`, of all jobs that run in the session's Spark, whatever their group.
+
+    For a process with one piece of work, part of which Iceberg's procedures do: their jobs have groups of their own.
+    """
+    tracker = session.sparkContext.statusTracker()
+    return lambda: _progress(tracker, tracker.getActiveJobsIds)
+
+
+def _progress(tracker: StatusTracker, ids: Callable[[], Iterable[int]]) -> object:
+    try:
+        jobs = set(ids())
+        running = [tracker.getJobInfo(job) for job in jobs & set(tracker.getActiveJobsIds())]
+        stages = [stage for job in running if job for stage in job.stageIds]
+        tasks = [info.numCompletedTasks for stage in stages if (info := tracker.getStageInfo(stage))]
+        return max(jobs, default=-1), len(stages), sum(tasks)
+    except (*SPARKS_ERRORS, OSError):
+        return None
 
 
 def cancel_group(session: SparkSession, group: str) -> None:

@@ -71,6 +71,24 @@ def test_a_configuration_names_catalog_state_and_ledger(config: Path, table: str
     assert named.ledger == f"file://{config.parent}/lakehouse/ledger"
 
 
+def test_commands_start_spark_as_the_runs_of_their_configuration_do(config: Path) -> None:
+    written = json.loads(config.read_text())
+    given = {"driver_memory": "3g", "conf": {"spark.sql.shuffle.partitions": "7"}, "jars": ["group:artifact:1"]}
+    config.write_text(json.dumps(written | {"spark": {**written["spark"], **given}}))
+
+    spark = chosen("raw.orders", None, None, None, config=config).spark
+
+    assert (spark.driver_memory, spark.conf, spark.jars) == ("3g", given["conf"], ("group:artifact:1",))
+
+
+def test_what_was_chosen_shows_no_password_of_the_state(tmp_path: Path) -> None:
+    (tmp_path / "catalog.sqlite").touch()
+
+    named = chosen("raw.orders", tmp_path, None, None, state="postgresql://me:canary@host/state")
+
+    assert "canary" not in repr(named)
+
+
 def test_a_configuration_and_what_it_names_are_not_both_given(config: Path) -> None:
     with pytest.raises(Misconfigured, match="Give --config, or the options that name them"):
         chosen("raw.orders", None, None, None, config=config, state="sqlite:///state.db")
