@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lakehead.lake.ports import CONFIG_OPTION
 from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
 from tests.pipeline import Pipeline
 from tests.support.commands import lakehead_command
@@ -122,6 +123,7 @@ def test_the_command_that_a_message_suggests_does_what_it_says(on_sqlite: Scene)
     broken = on_sqlite.run(full(name), load_date=date(2026, 1, 3))
     found = re.search(r"accept the table as it is: (lakehead .*)", broken.errors[name])
     assert found is not None, broken.errors
+    assert not [told.event for told in broken.told if CONFIG_OPTION in str(told.event)], "also phases name the file"
     suggested = lakehead_command(*shlex.split(found[1])[1:])
     mended = on_sqlite.run(full(name), load_date=date(2026, 1, 3))
 

@@ -49,6 +49,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
     spark: Mapping[str, Any] = field(default_factory=dict)
+    sinks: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class Command:
         return {
             "runtime": {**roots, **self.runtime},
             "sources": self.sources,
+            **({"sinks": self.sinks} if self.sinks else {}),
             "spark": {"master": "local[4]", **self.spark},  # tasks that take long leave room for the others
             "tables": list(self.tables),
         }

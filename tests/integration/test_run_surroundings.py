@@ -57,7 +57,9 @@ def test_when_spark_is_killed_every_table_says_so_and_what_to_do(
         slow = {"table": "slow", "mode": "full"}
         tables = [{"table": "few", "mode": "full"}, *({**slow, "name": f"slow{number}"} for number in range(3))]
         runtime = {"logging": {"sink": "log.jsonl"}, "max_parallel_tables": 2}
-        command = Command(tmp_path, {"source": source}, tables, environment, runtime)
+        sinks = {"lake": {"type": "iceberg"}, "files": {"type": "files", "root": "files"}}
+        tables = [{**table, "sink": "files" if table.get("name") == "slow1" else "lake"} for table in tables]
+        command = Command(tmp_path, {"source": source}, tables, environment, runtime, sinks=sinks)
         with command.started() as process:
             await_done(command, 1, process)
             await_readers(database, 2, process)
@@ -71,8 +73,9 @@ def test_when_spark_is_killed_every_table_says_so_and_what_to_do(
         assert error.startswith("Spark died: its JVM was killed by SIGKILL. ")
         assert error.endswith("run it again to go on.")
     assert "Traceback" not in told, told
-    assert "onnection refused" not in told
+    assert "onnection refused" not in told + out
     assert "4 tables: 1 done, 3 failed" in told
+    assert events(out)[-1]["kind"] == "run_done"
     assert left == []
 
 

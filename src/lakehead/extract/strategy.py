@@ -70,6 +70,9 @@ class ExecutionContext:
 
     state: BufferedState
     emit: Callable[[Happened], None]
+    sentence: Callable[[Exception], str] = str
+    """What a person is told of an error that ends a phase."""
+
     run: str
     load_date: date
     lag_seconds: int = 0
@@ -127,11 +130,12 @@ class ExecutionContext:
         except Overtaken:
             raise  # nothing has failed: it is decided anew
         except Exception as error:
+            detail = {"error": self.sentence(error)}
             try:
-                self._mark(phase, DayState.FAILED, {"error": str(error)})
+                self._mark(phase, DayState.FAILED, dict(detail))
             except LakeheadError as unmarked:  # the first error says more, as where both are on a disk that is full
                 error.add_note(f"Besides, that it failed could not be written: {unmarked}")
-            self.emit(PhaseMarked(phase=phase, state=DayState.FAILED, detail={"error": str(error)}))
+            self.emit(PhaseMarked(phase=phase, state=DayState.FAILED, detail=detail))
             raise
         written = marked.written
         told = {} if written is None else {"rows": written.rows, "location": written.location, **written.detail}

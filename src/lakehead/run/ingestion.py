@@ -22,11 +22,11 @@ from lakehead.lake.filesink.cleanup import leftovers, ttl_cleanup
 from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.run.config.tables import Table
 from lakehead.run.observe.stack_hash import stack_hash
-from lakehead.run.sentences import sentence_of
+from lakehead.run.sentences import sentence_of, with_config
 from lakehead.run.stopping import Stop, StoppableClock, stopped_by
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
-from lakehead.spark.launch import DEATH_SECONDS, death_of
+from lakehead.spark.launch import DEATH_SECONDS, SparkDied, death_of
 from lakehead.spark.reasons import SPARKS_ERRORS
 from lakehead.state.buffered import BufferedState
 from lakehead.state.owners import owner_named
@@ -113,26 +113,29 @@ class Ingestion:
         wait([future for future in futures if not future.cancelled()], STOP_SECONDS)
 
     def _done(self, futures: Sequence[Outcome], started: float) -> RunDone:
-        """What has come of the tables so far. One that has not ended is in none of the numbers."""
+        """What has come of the tables so far."""
         outcomes = [future.result() for future in futures if future.done() and not future.cancelled()]
         return RunDone(
             done=sum(isinstance(outcome, Done) for outcome in outcomes),
             skipped=sum(isinstance(outcome, Skipped) for outcome in outcomes),
             failed=outcomes.count(None),
+            not_ended=len(futures) - len(outcomes),
             seconds=self.clock.monotonic() - started,
         )
 
     def _clean_up(self, tables: Sequence[Table]) -> None:
         """Remove staging directories of sinks of files that have landed and had their time."""
         staging = self.wiring.config.runtime.staging
-        for root in self.wiring.staging_roots(tables) if staging.enabled else ():
-            files = HadoopFiles(self.session, ids=self.ids)
+        if not staging.enabled or self._spark_died() is not None:
+            return
+        for root in self.wiring.staging_roots(tables):
             gone: list[str] = []
             try:
+                files = HadoopFiles(self.session, ids=self.ids)
                 gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
                 left = leftovers(root, files=files)
                 self.emitter.emit(StagingCleaned(root=root, removed=len(gone), not_landed=len(left)))
-            except (LakeheadError, *SPARKS_ERRORS) as error:  # what is left is removed by the next run
+            except (LakeheadError, OSError, *SPARKS_ERRORS) as error:  # what is left is removed by the next run
                 reason = sentence_of(self._reason(error))
                 self.emitter.emit(StagingCleaned(root=root, removed=len(gone), error=reason))
 
@@ -175,8 +178,11 @@ class Ingestion:
         if self.stop:
             return self.stop.error
         lost = isinstance(raised, (*SPARKS_ERRORS, OSError, EOFError))
+        return self._spark_died(within=DEATH_SECONDS if lost else 0) or raised
+
+    def _spark_died(self, *, within: float = 0.0) -> SparkDied | None:
         gateway = self.session.sparkContext._gateway  # noqa: SLF001 - PySpark has no word for it
-        return death_of(gateway, within=DEATH_SECONDS if lost else 0) or raised
+        return death_of(gateway, within=within)
 
     def _loaded(self, table: Table, session: SparkSession) -> Done | Skipped:
         config, emit = self.wiring.config, self.emitter.of(table.full_name)
@@ -192,7 +198,7 @@ class Ingestion:
             clock=StoppableClock(self.clock, self.stop),
             ids=self.ids,
             random=self.random,
-            waiting=lambda reason: emit(TableWaits(reason=reason)),
+            waiting=lambda reason: emit(TableWaits(reason=with_config(reason, self.config_file))),
         )
         sink = self.wiring.sink_of(table, settings, shared)
         try:
@@ -202,6 +208,7 @@ class Ingestion:
                 open_source=self.wiring.source_of(table, session),
                 state=self.state,
                 emit=emit,
+                sentence=lambda error: sentence_of(self._reason(error), self.config_file),
                 run=self.emitter.run,
                 load_date=self.load_date,
                 lag_seconds=self.lag_seconds,

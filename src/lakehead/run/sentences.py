@@ -39,7 +39,7 @@ def opening(what: str, advice: str) -> Iterator[None]:
 def sentence_of(error: Exception, config: Path | None = None) -> str:
     """The sentence for an error that stops a table. A command that it suggests names the configuration."""
     if isinstance(error, LakeheadError):
-        return str(error) if config is None else str(error).replace(CONFIG_OPTION, f"--config {quote(str(config))}")
+        return with_config(str(error), config)
     if isinstance(error, OSError) and (known := file_sentence(error)):
         return known
     if full := DiskFull.of(error, "the catalog or the table"):
@@ -47,6 +47,11 @@ def sentence_of(error: Exception, config: Path | None = None) -> str:
     if isinstance(error, SPARKS_ERRORS):
         return f"Spark refused: {reason_of(error)}."
     return f"An error that nobody expected: {type(error).__name__}: {brief(error)}"
+
+
+def with_config(text: str, config: Path | None) -> str:
+    """A text whose suggested commands name the configuration, where it is known."""
+    return text if config is None else text.replace(CONFIG_OPTION, f"--config {quote(str(config))}")
 
 
 def brief(error: Exception) -> str:

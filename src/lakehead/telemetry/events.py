@@ -53,12 +53,15 @@ class RunStart(Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDone(Happened):
-    """A run has ended; every table is in one of the three numbers."""
+    """A run has ended; every table is in one of the numbers."""
 
     kind: ClassVar[str] = "run_done"
     done: int
     skipped: int
     failed: int
+    not_ended: int = 0
+    """Not begun, or begun and not ended, when somebody stopped the run."""
+
     seconds: float
 
 

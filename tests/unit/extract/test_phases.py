@@ -1,5 +1,6 @@
 """A phase that fails is marked so, and its own error is what is raised, whatever becomes of the mark."""
 
+from dataclasses import replace
 from datetime import date
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,3 +40,16 @@ def test_a_state_that_does_not_take_the_mark_does_not_hide_why_the_phase_failed(
 
     assert [each.state for each in told if isinstance(each, PhaseMarked)] == ["failed"]
     assert "could not be written: The state database" in raised.value.__notes__[0]
+
+
+def test_a_phase_tells_the_sentence_of_an_error_and_not_its_hundred_lines() -> None:
+    marked: list[Any] = []
+    told: list[Happened] = []
+    spoken = replace(context(marked.append, told), sentence=lambda error: f"Spark died of {type(error).__name__}.")
+
+    with pytest.raises(ConnectionRefusedError), spoken.phase("raw"):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    said = {"error": "Spark died of ConnectionRefusedError."}
+    assert [each.detail for each in told if isinstance(each, PhaseMarked)] == [said]
+    assert [each.detail for each in marked] == [said]

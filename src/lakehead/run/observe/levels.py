@@ -32,7 +32,7 @@ def level_of(event: Happened) -> Level:
             return Level.DEBUG
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR
-        case RunDone(failed=failed) if failed:
+        case RunDone() if event.failed or event.not_ended:
             return Level.WARNING
         case TableHeldBack():
             return Level.WARNING

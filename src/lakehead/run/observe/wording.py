@@ -138,6 +138,7 @@ def _said_of_the_run(event: Happened) -> str:
             return f"{tables} of {one_line(event.pipeline)} for {event.load_date}; times are UTC"
         case RunDone():
             numbers = f"{event.done:,} done, {event.skipped:,} skipped, {event.failed:,} failed"
+            numbers += f", {event.not_ended:,} not ended" if event.not_ended else ""
             return f"run ended: {numbers}, after {duration(event.seconds)}"
         case Heartbeat():
             tables = counted(event.total, "table")

@@ -132,3 +132,10 @@ def test_a_stream_that_fails_stops_nothing_and_is_told_once() -> None:
 
     assert display.dropped == 2
     assert len(said) == 1
+
+
+def test_a_run_that_was_stopped_tells_how_many_tables_have_not_ended() -> None:
+    stream = io.StringIO()
+    Story(shown(stream, json=False, level="warning")).tell(RunDone(done=1, skipped=0, failed=0, not_ended=2, seconds=4))
+
+    assert stream.getvalue().endswith(" run ended: 1 done, 0 skipped, 0 failed, 2 not ended, after 0:04\n")
