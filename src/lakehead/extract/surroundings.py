@@ -53,6 +53,9 @@ class Shared:
     waiting: Callable[[str], None]
     """Told when the table is held up: by another run, by other writers, or by somebody who does not answer."""
 
+    pause: Callable[[float], object]
+    """Lets so many seconds pass in this thread; raises when the run is to end."""
+
     def ingest(self, source: str, number: int, generation: int) -> Ingest:
         """Which load it is that brings a slice of this number."""
         return Ingest(
@@ -97,7 +100,7 @@ class Surroundings(Shared):
     @property
     def retries(self) -> Retries:
         """For how long a catalog that does not answer is asked again."""
-        return Retries(clock=self.clock, random=self.random, waiting=self.waiting)
+        return Retries(clock=self.clock, random=self.random, pause=self.pause, waiting=self.waiting)
 
     def settle(self, table: IcebergTable) -> None:
         """Let the state know everything that was published."""

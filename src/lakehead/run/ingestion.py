@@ -199,6 +199,7 @@ class Ingestion:
             ids=self.ids,
             random=self.random,
             waiting=lambda reason: emit(TableWaits(reason=with_config(reason, self.config_file))),
+            pause=self.stop.pause,
         )
         sink = self.wiring.sink_of(table, settings, shared)
         try:

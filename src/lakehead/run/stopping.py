@@ -36,6 +36,11 @@ class Stop:
     def __bool__(self) -> bool:
         return self._set.is_set()
 
+    def pause(self, seconds: float) -> None:
+        """Let that much time pass in this thread. Raises `Stopped` as soon as the run is to end."""
+        if self._set.wait(seconds):
+            raise self.error
+
     @property
     def error(self) -> Stopped:
         """What whoever was at work raises."""

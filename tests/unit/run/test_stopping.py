@@ -3,10 +3,14 @@
 import asyncio
 import signal
 import threading
+from datetime import date
+from typing import Any, cast
 
 import pytest
 
 from lakehead.clock import SystemClock
+from lakehead.extract.surroundings import Surroundings
+from lakehead.ids import system_random
 from lakehead.run.stopping import Stop, StoppableClock, Stopped, Terminated, told_who_stops_it
 
 
@@ -26,6 +30,38 @@ def test_a_sleep_that_begins_after_the_end_does_not_begin() -> None:
 
     with pytest.raises(Stopped, match=r"Stopped by you \(Ctrl-C\)"):
         asyncio.run(StoppableClock(SystemClock(), stop).sleep(10_000))  # type: ignore[arg-type] # it is a coroutine
+
+
+def test_a_catalog_that_does_not_answer_is_not_waited_for_when_the_run_is_to_end() -> None:
+    stop, told = Stop(), list[str]()
+    nobody = cast(Any, None)
+
+    def waiting(reason: str) -> None:
+        told.append(reason)
+        stop.set("SIGTERM")
+
+    around = Surroundings(
+        pipeline="shop",
+        run="run",
+        load_date=date(2026, 1, 1),
+        session=nobody,
+        state=nobody,
+        owner="run",
+        clock=SystemClock(),
+        ids=nobody,
+        random=system_random(),
+        waiting=waiting,
+        pause=stop.pause,
+        catalog=nobody,
+        ledger=nobody,
+    )
+
+    def refuse() -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    with pytest.raises(Stopped, match=r"Stopped by SIGTERM\."):
+        around.retries.call("The catalog lake", refuse)
+    assert told == ["The catalog lake does not answer (nobody there); it is tried again"]
 
 
 class VirtualClock:
