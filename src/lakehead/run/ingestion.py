@@ -107,8 +107,9 @@ class Ingestion:
         self.stop.set(by)
         pool.shutdown(wait=False, cancel_futures=True)
         with suppress(*SPARKS_ERRORS, OSError):  # Spark may be gone itself
-            for table in tables:
-                cancel_group(self.session, self._group(table))
+            for table, future in zip(tables, futures, strict=True):
+                if not future.done():  # Spark remembers only so many groups that were cancelled
+                    cancel_group(self.session, self._group(table))
         # A thread that waits for a source's answer cannot be ended: the process does not wait for it.
         wait([future for future in futures if not future.cancelled()], STOP_SECONDS)
 
