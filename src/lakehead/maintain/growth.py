@@ -38,11 +38,13 @@ class Growth:
     """One sentence for each thing to do; none where all is well."""
 
 
-def growth_of(table: Iceberg, *, catalog: str, options: str = "", names_state: bool = False) -> Growth:
+def growth_of(
+    table: Iceberg, *, catalog: str, options: str = "", state: str = " --state URL", ledger: str = " --ledger URL"
+) -> Growth:
     """Look at a table's metadata and at main's list of manifests; no data file is read.
 
-    `catalog` is the catalog's name in SQL, and `options` are those by which commands find it. `names_state` tells
-    whether these options also name the state and the ledger, as a configuration does.
+    `catalog` is the catalog's name in SQL. `options` are those by which commands find the table, and `state` and
+    `ledger` those by which they find these: none where the first name them too, as a configuration does.
     """
     snapshot = table.current_snapshot()
     found = Growth(
@@ -51,14 +53,11 @@ def growth_of(table: Iceberg, *, catalog: str, options: str = "", names_state: b
         metadata_files=len(table.metadata.metadata_log) + 1,
         manifests=len(snapshot.manifests(table.io)) if snapshot else 0,
     )
-    name = ".".join(table.name())
-    in_sql = readable(catalog, *table.name())
-    advice = _advice(found, table.properties, in_sql, f"{name}{options}", names_state=names_state)
-    return replace(found, advice=tuple(advice))
+    name, in_sql = ".".join(table.name()), readable(catalog, *table.name())
+    return replace(found, advice=tuple(_advice(found, table.properties, in_sql, f"{name}{options}", state, ledger)))
 
 
-def _advice(growth: Growth, properties: Properties, in_sql: str, named: str, *, names_state: bool) -> Iterator[str]:
-    state, ledger = ("", "") if names_state else (" --state URL", " --ledger URL")
+def _advice(growth: Growth, properties: Properties, in_sql: str, named: str, state: str, ledger: str) -> Iterator[str]:
     if growth.snapshots >= MANY_SNAPSHOTS:
         yield (
             f"It has {growth.snapshots} snapshots, and each commit writes {growth.metadata_bytes} bytes of metadata. "

@@ -84,7 +84,8 @@ def _faults_of(catalog: "Catalog", table: str, options: str, say: Callable[[str]
 def _faults(iceberg: "Iceberg", catalog: str, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
     from lakehead.maintain.growth import growth_of  # noqa: PLC0415 - see `check_tables_of`
 
-    growth = growth_of(iceberg, catalog=catalog, options=options, names_state=options.startswith(" --config "))
+    state, ledger = ("", "") if options.startswith(" --config ") else (" --state URL", " --ledger URL")
+    growth = growth_of(iceberg, catalog=catalog, options=options, state=state, ledger=ledger)
     name = ".".join(iceberg.name())
     if growth.advice:
         return [NeedsMaintenance(f"The metadata of table {name} grows. {advice}") for advice in growth.advice]
