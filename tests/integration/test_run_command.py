@@ -442,12 +442,13 @@ def test_an_interrupted_run_ends_and_the_next_one_goes_on(
         assert process.returncode == 128 + ended_by
         assert "Traceback" not in told
         by = "you (Ctrl-C)" if ended_by is signal.SIGINT else "SIGTERM"
-        assert (
-            f"Stopped by {by}. What had landed stays; run it again to go on."
-            in payloads(out, "table_failed")[0].values()
-        )
-        assert "2 tables: 1 done, 1 failed" in told, "the summary is there"
-        assert told.endswith(f"lakehead: Stopped by {by}. What had landed stays; run it again to go on.\n")
+        stopped = f"Stopped by {by}. What had landed stays; run it again to go on."
+        if server == "mariadb":  # its rows are measured first: the run itself waits for an answer, which nothing ends
+            assert [event["not_ended"] for event in payloads(out, "run_done")] == [1]
+        else:
+            assert stopped in payloads(out, "table_failed")[0].values()
+            assert "2 tables: 1 done, 1 failed" in told, "the summary is there"
+        assert told.endswith(f"lakehead: {stopped}\n")
         assert left == []
         assert all(json.loads(line) for line in out.splitlines())
         if ended_by is signal.SIGTERM and not SOAKING:
