@@ -102,7 +102,7 @@ def test_with_a_lag_the_row_of_an_open_transaction_is_read_by_a_later_run(
         other.execute("COMMIT")
     done(ran)
     assert unknown(ran).lag_seconds == 60
-    assert "open transactions not known, lag 60 s" in note_of(ran)
+    assert "late commits within 60 s" in note_of(ran)
     done(as_reader.run(scd1(table, **ACCEPT)))
     assert lake_rows(as_reader, f"mirror.{table}") == source_rows(as_reader, table)
 
@@ -117,7 +117,7 @@ def test_who_accepts_late_commits_is_told_of_them_and_reads(as_reader: Scene, re
 
             done(ran)
             assert unknown(ran).accepted
-            assert "open transactions not known, accepted" in note_of(ran)
+            assert "late commits accepted" in note_of(ran)
             assert lake_rows(as_reader, f"mirror.{table}") == source_rows(as_reader, table)
 
 
@@ -142,7 +142,7 @@ def test_sqlite_has_one_writer_and_is_read_without_a_lag_and_that_is_said(on_sql
 
     done(ran)
     assert "SQLite does not tell" in unknown(ran).reason
-    assert "open transactions not known" in note_of(ran)
+    assert "no lag for late commits" in note_of(ran)
     assert on_sqlite.rows(f"mirror.{table}").num_rows == 1
 
 

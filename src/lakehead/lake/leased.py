@@ -12,9 +12,9 @@ LEASE = timedelta(minutes=1)
 """How long something is ours without a word from us. It saves work that would be done twice; safety is not its job.
 Whoever comes after a crash on another machine waits for as long."""
 
-STALLED = timedelta(hours=1)
-"""How long work may go on without a sign of progress until its lease is not renewed any more. One task of Spark that
-reads for longer gives no sign, so it is long: what is lost then is time, when another run does the same work."""
+STALLED = timedelta(days=1)
+"""How long work may go on without a sign of progress until its lease is not renewed any more. A task that reads for
+hours gives no sign, so it is long: if each hourly run took over from the one before, none would ever end."""
 
 Progress: TypeAlias = Callable[[], object]
 """Answers another value whenever the work has come further, and None where that cannot be told."""

@@ -76,9 +76,10 @@ def held_back(event: TableHeldBack) -> str:
 
 
 def late_commits(event: LateCommitsUnknown) -> str:
-    """What the source leaves open, and what was said to that."""
-    protected = ", accepted" if event.accepted else f", lag {event.lag_seconds:,} s" if event.lag_seconds else ""
-    return f"open transactions not known{protected}"
+    """What becomes of rows that are committed later than the source tells."""
+    if event.accepted:
+        return "late commits accepted"
+    return f"late commits within {event.lag_seconds:,} s" if event.lag_seconds else "no lag for late commits"
 
 
 def line_for(told: Told, standing: Standing | None) -> str:

@@ -68,9 +68,9 @@ def test_what_may_be_missed_and_what_holds_a_table_back_stand_beside_its_outcome
     notes = [re.split(r"  +", line)[-1] for line in summary.render().splitlines()[1:4]]
 
     assert notes == [
-        "up to 7; held back 2:10 by app (psql, process 12); open transactions not known, lag 60 s",
-        "open transactions not known, accepted",
-        "nothing new since 7; held back by app; open transactions not known",
+        "up to 7; held back 2:10 by app (psql, process 12); late commits within 60 s",
+        "late commits accepted",
+        "nothing new since 7; held back by app; no lag for late commits",
     ]
 
 
