@@ -12,6 +12,7 @@ from lakehead.telemetry.emitter import Told
 from lakehead.telemetry.events import PhaseMarked, TablePlanned, TableSkipped
 from tests.integration.increment_scene import (
     DAY,
+    SECOND,
     at,
     done,
     lake_rows,
@@ -124,6 +125,8 @@ def test_a_row_that_is_written_in_the_second_in_which_its_table_was_read_is_foun
     done(scene.run(scd1(table)))
     second = reached(scene, f"raw.{table}").replace(microsecond=0)
     scene.sql(f"INSERT INTO {table} VALUES (2, {at(second)}, 'written later in that second')")
+    while now(scene) < second + SECOND:
+        pass  # until it is over, nothing of it is read
 
     done(scene.run(scd1(table)))
 
