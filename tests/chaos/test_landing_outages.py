@@ -227,7 +227,7 @@ async def hang_up(server: asyncio.Server) -> None:
     await asyncio.gather(*connections, return_exceptions=True)
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("method", ["PUT", pytest.param("GET", marks=pytest.mark.soak)])
 def test_a_store_that_is_out_for_a_while_costs_no_staged_work(seaweed: Seaweed, tmp_path: Path, method: str) -> None:
     line = Line(seaweed.endpoint)
     with connected(line) as address:

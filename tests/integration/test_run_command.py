@@ -416,7 +416,7 @@ def canaries_in_tables(command: Command, *tables: str) -> list[str]:
     ("server", "ended_by"),
     [
         ("postgres", signal.SIGINT),
-        ("mariadb", signal.SIGTERM),
+        pytest.param("mariadb", signal.SIGTERM, marks=pytest.mark.soak),
         pytest.param("mariadb", signal.SIGINT, marks=pytest.mark.soak),
         pytest.param("postgres", signal.SIGTERM, marks=pytest.mark.soak),
     ],

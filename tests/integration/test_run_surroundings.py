@@ -158,7 +158,7 @@ def no_large_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
-@pytest.mark.parametrize("mode", ["full", "scd1"])
+@pytest.mark.parametrize("mode", ["full", pytest.param("scd1", marks=pytest.mark.soak)])
 def test_a_full_disk_is_told_first_with_its_path_and_what_was_written_is_removed(shop: Command, mode: str) -> None:
     with closing(sqlite3.connect(shop.folder / "config.shop.db")) as connection:
         connection.execute("CREATE TABLE blobs (id INTEGER PRIMARY KEY, at TIMESTAMP, content BLOB)")

@@ -21,7 +21,7 @@ pytest_plugins = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("mode", ["full", "scd1"])
+@pytest.mark.parametrize("mode", [pytest.param("full", marks=pytest.mark.soak), "scd1"])
 def test_a_run_that_only_finishes_what_an_earlier_one_has_read_is_done_with_its_rows(kept: Kept, mode: str) -> None:
     name = numbers(kept, 1, 2, 3)
     table, step = {"full": (full(name), "finalize_full"), "scd1": (scd1(name), "commit_incremental")}[mode]

@@ -55,7 +55,7 @@ def refs_of(table: IcebergTable) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in table.load().metadata.refs.items()}
 
 
-@pytest.mark.parametrize("commits", [0, 1, 3])
+@pytest.mark.parametrize("commits", [0, pytest.param(1, marks=pytest.mark.soak), 3])
 def test_landings_go_on_after_somebody_elses_expiry_that_retains_one_snapshot(house: Lakehouse, commits: int) -> None:
     table = house.create(f"expired_by_others_{commits}")
     house.land(table, "unit-a")
