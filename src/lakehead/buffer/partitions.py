@@ -1,6 +1,5 @@
 """Changing how many partitions a queue has: only when nothing is left in it, so that no key's order is broken."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lakehead.buffer.config import MOST_PARTITIONS
@@ -12,14 +11,17 @@ from lakehead.errors import Misconfigured, OutcomeUnknown
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.queue_manifests import ProducerManifest
 
-Change = Callable[[ProducerManifest], ProducerManifest]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Repartition:
     """Seals every pair that is drained, then opens those that there are to be.
 
-    A crash between is made up for by running it again; until then ingestors are refused, and nothing is lost.
+    A crash between is made up for by running it again; until then ingestors are refused, and nothing is lost. Of two
+    at once the one that began later stands: every pair keeps the number of the last change, and the other one stops
+    where it meets a higher number than its own.
+
+    Every write raises the pair's `gc` number. Orphan GC raises only those of the pairs that there are when it runs, so
+    a batch that was stored for a pair which is closed, or not open yet, is stored again when the pair is opened.
     """
 
     manifest_path: str
@@ -27,70 +29,95 @@ class Repartition:
     backoff: Backoff
 
     async def run(self, partitions: int) -> None:
-        """Give the queue that many partitions. Raises `Refused` while something is not acknowledged yet."""
+        """Give the queue that many partitions.
+
+        Raises `Refused` while something is not acknowledged yet, and `Contended` if somebody else changes the number
+        at the same time; then the queue is as that other change leaves it.
+        """
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise Misconfigured(f"A queue has from 1 to {MOST_PARTITIONS} partitions, not {partitions}.")
-        pairs = await self._seal_all()
+        change, pairs = await self._seal_all()
         pairs += [self._pair(number) for number in range(len(pairs), partitions)]
         # The first pair tells how many there are: it says so before any other is opened, and is opened last.
-        await self._replace(pairs[0], _told(partitions, sealed=True))
+        await self._replace(pairs[0], change, partitions=partitions, sealed=True)
         for number, pair in reversed(list(enumerate(pairs))):
-            await self._replace(pair, _told(partitions, sealed=number >= partitions))
+            await self._replace(pair, change, partitions=partitions, sealed=number >= partitions)
 
-    async def _seal_all(self) -> list[PairFiles]:
-        """Seal every pair that the queue has, or leave all as they were."""
+    async def _seal_all(self) -> tuple[int, list[PairFiles]]:
+        """Seal every pair that the queue has, or leave all as they were; the number of this change, and the pairs."""
         pairs = [self._pair(0)]
-        ours: list[PairFiles] = []
+        sealed: list[PairFiles] = []
+        change = 0
         for pair in pairs:
             try:
-                was = await self._seal(pair)
+                was = await self._seal(pair, change or None)
             except Refused:
-                for each in ours:
-                    await self._replace(each, lambda now: replace(now, sealed=False))
+                for each in sealed:
+                    await self._replace(each, change, sealed=False)
                 raise
+            change = change or was.partitions_version + 1
             if not was.sealed:
-                ours.append(pair)
+                sealed.append(pair)
             pairs += [self._pair(number) for number in range(len(pairs), was.partitions)]
-        return pairs
+        return change, pairs
 
     def _pair(self, number: int) -> PairFiles:
         return PairFiles.of(Pair.of(self.manifest_path, number), self.means)
 
-    async def _seal(self, pair: PairFiles) -> ProducerManifest:
-        """Seal a pair that is drained; what it was."""
+    async def _seal(self, pair: PairFiles, change: int | None) -> ProducerManifest:
+        """Seal a pair that is drained, under the number of this change, or at the first pair under a new one.
+
+        Returns what the manifest was before. A pair that an earlier change has sealed is sealed again, under the new
+        number, so that the earlier one cannot open it any more.
+        """
+        before: ProducerManifest | None = None
+        for pause in self.backoff.pauses(self.means.random):
+            if pause:
+                await self.means.clock.sleep(pause)
+            # In this order: what a clean-up between the two has taken from `done` is not pending in the second.
+            done = set((await pair.consumer.read()).manifest.done)
+            seen = await pair.producer.read()
+            now = seen.manifest
+            if change is not None and before is not None and now.partitions_version == change:
+                return before  # a write of ours that was left without an answer
+            self._check_not_overtaken(pair, now, change)
+            if left := set(now.pending) - done:
+                raise Refused(
+                    f"{len(left)} locations of {pair.producer.key} are not acknowledged yet. Stop the ingestors, let "
+                    "collectors finish, and try again."
+                )
+            before = now
+            number = now.partitions_version + 1 if change is None else change
+            if await self._written(pair, seen, replace(now, sealed=True, partitions_version=number)):
+                return now
+        raise Contended(f"{pair.producer.key} could not be sealed: others write it all the time.")
+
+    async def _replace(self, pair: PairFiles, change: int, *, sealed: bool, partitions: int | None = None) -> None:
         for pause in self.backoff.pauses(self.means.random):
             if pause:
                 await self.means.clock.sleep(pause)
             seen = await pair.producer.read()
             now = seen.manifest
-            if now.sealed:
-                return now
-            left = set(now.pending) - set((await pair.consumer.read()).manifest.done)
-            if left:
-                raise Refused(
-                    f"{len(left)} locations of {pair.producer.key} are not acknowledged yet. Stop the ingestors, let "
-                    "collectors finish, and try again."
-                )
-            if await self._written(pair, seen, replace(now, sealed=True)):
-                return now
-        raise Contended(f"{pair.producer.key} could not be sealed: others write it all the time.")
-
-    async def _replace(self, pair: PairFiles, change: "Change") -> None:
-        for pause in self.backoff.pauses(self.means.random):
-            if pause:
-                await self.means.clock.sleep(pause)
-            seen = await pair.producer.read()
-            changed = change(seen.manifest)
-            if changed == seen.manifest or await self._written(pair, seen, changed):
+            self._check_not_overtaken(pair, now, change)
+            wanted = replace(
+                now,
+                sealed=sealed,
+                partitions=now.partitions if partitions is None else partitions,
+                partitions_version=change,
+            )
+            if wanted == now or await self._written(pair, seen, wanted):
                 return
         raise Contended(f"{pair.producer.key} could not be changed: others write it all the time.")
 
+    def _check_not_overtaken(self, pair: PairFiles, now: ProducerManifest, change: int | None) -> None:
+        if change is not None and now.partitions_version > change:
+            raise Contended(
+                f"Somebody else has begun to change the number of partitions of {self.manifest_path} since, and "
+                f"{pair.producer.key} is theirs now. See what they made of it, and try again if that is not it."
+            )
+
     async def _written(self, pair: PairFiles, seen: Stored[ProducerManifest], manifest: ProducerManifest) -> bool:
         try:
-            return await pair.producer.write(seen, manifest)
+            return await pair.producer.write(seen, replace(manifest, gc=manifest.gc + 1))
         except OutcomeUnknown:
             return False  # the next read tells
-
-
-def _told(partitions: int, *, sealed: bool) -> Change:
-    return lambda now: replace(now, partitions=partitions, sealed=sealed)

@@ -177,7 +177,11 @@ class Producer:
             group.doubt = None
             group.waiting += self._waiting
             self._waiting = []
-        await self._check_settings(seen.manifest)
+        try:
+            await self._check_settings(seen.manifest)
+        except Misconfigured:
+            self.file.latest = None  # it may be mended meanwhile, so the next append looks again
+            raise
         await self._guard(group, seen.manifest.gc)
         if not group.waiting:
             return True

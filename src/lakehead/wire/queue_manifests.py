@@ -45,6 +45,9 @@ class ProducerManifest:
     partitions: int = 0
     """How many pairs of manifests the queue has; 0 where nobody has said so yet, which is read as 1."""
 
+    partitions_version: int = 0
+    """How often somebody began to change `partitions`. Who meets a higher number than its own was overtaken."""
+
     sealed: bool = False
     """Whether nothing may be appended, because the number of partitions is being changed."""
 
@@ -115,6 +118,7 @@ _PRODUCER: Decoders = {
     "forgotten": _count,
     "data_path_prefix": msgspec.json.Decoder(str | None),
     "partitions": msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=4096)]),
+    "partitions_version": _count,
     "sealed": msgspec.json.Decoder(bool),
 }
 _CONSUMER: Decoders = {
