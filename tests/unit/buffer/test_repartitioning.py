@@ -13,7 +13,6 @@ from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
-from lakehead.buffer.partitions import Repartition
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.errors import Misconfigured
 from lakehead.wire.batch import KeyValueEntry
