@@ -11,14 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from lakehead.buffer.batches import Batches
 from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import CLAIMS, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.inspection import look
-from lakehead.buffer.layout import Pair
+from lakehead.buffer.layout import Pair, new_batch, owner_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
@@ -99,7 +98,7 @@ def test_what_goes_in_comes_out_in_order_and_leaves_nothing_behind(
         assert all(isinstance(watcher.result(), Durable) for watcher in watchers)
         async with collector(store, mode=mode, done_cleanup_threshold=1) as collecting:
             assert await drain(collecting) == [str(number) for number in range(200)]
-        assert sorted(await keys(store)) == ["ingest/manifest.consumer.json", MANIFEST]
+        assert sorted(await keys(store)) == [owner_key("ingest"), "ingest/manifest.consumer.json", MANIFEST]
 
     run(story())
 
@@ -155,7 +154,8 @@ def test_competing_collectors_share_a_queue(store: Store) -> None:
 def test_orphans_are_collected_and_what_is_queued_is_not(store: Store) -> None:
     async def story() -> None:
         await fill(store, "queued")
-        orphan = await Batches("ingest", means(store)).store(b"[]")
+        orphan = new_batch("ingest", RandomIds())
+        await store.create(orphan, b"[]")
         gc = OrphanCollector(
             data_path_prefix="ingest", manifest_path=MANIFEST, means=means(store), backoff=CLAIMS, grace_seconds=0
         )

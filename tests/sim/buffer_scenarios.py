@@ -15,6 +15,7 @@ from lakehead.buffer.layout import entry_for, object_key
 from lakehead.buffer.manifests import ManifestFile, PairFiles, Stored
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.producer import Group, Producer, StoreAgain, Waiting, fail
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
@@ -118,7 +119,7 @@ async def produce(name: str, scene: Scene) -> None:
     """Store and queue a few batches, some while others are still on their way; and now and then a foreign key."""
     world, history, means = scene.world, scene.shared.history, scene.means()
     producer = scene.producer(means)
-    batches = Batches(PREFIX, means)
+    batches = Batches(PREFIX, means, PrefixOwner(PREFIX, PAIR.producer, means))
 
     async def outcome(entry: str, queued: Awaitable[str]) -> None:
         try:

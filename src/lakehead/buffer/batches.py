@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lakehead.buffer.layout import new_batch
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.producer import Producer
 from lakehead.errors import OutcomeUnknown, Unavailable
 
@@ -16,9 +17,15 @@ class Batches:
 
     data_path_prefix: str
     means: Means
+    owner: PrefixOwner
 
     async def store(self, body: bytes) -> str:
-        """Store a batch, and say where. Raises `Unavailable`: then it is not queued, and at worst an orphan is left."""
+        """Store a batch, and say where.
+
+        Raises `Unavailable`: then it is not queued, and at worst an orphan is left; and `Misconfigured` if another
+        queue keeps its batches there.
+        """
+        await self.owner.check()
         key = new_batch(self.data_path_prefix, self.means.ids)
         failure: Exception | None = None
         for _ in range(TRIES):

@@ -13,6 +13,7 @@ from lakehead.buffer.lane import MOST_ENTRIES, Encode, Lane
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.room import Room
 from lakehead.buffer.watcher import WriteWatcher
@@ -48,7 +49,9 @@ class Ingestor:
         means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
         self.counts = means.counts
         self._room = Room(config.max_unflushed_bytes, means.counts)
-        self._lanes = [self._lane(config, means, number) for number in range(config.partitions)]
+        owner = PrefixOwner(config.data_path_prefix, config.manifest_path, means)
+        batches = Batches(config.data_path_prefix, means, owner)
+        self._lanes = [self._lane(config, means, batches, number) for number in range(config.partitions)]
         self._closed = False
 
     async def ingest(self, entries: Sequence[KeyValueEntry]) -> WriteWatcher:
@@ -103,7 +106,7 @@ class Ingestor:
         if self._closed:
             raise Refused("The ingestor is closed and takes nothing more. Make a new one.")
 
-    def _lane(self, config: IngestorConfig, means: Means, number: int) -> Lane:
+    def _lane(self, config: IngestorConfig, means: Means, batches: Batches, number: int) -> Lane:
         files = PairFiles.of(Pair.of(config.manifest_path, number), means)
         producer = Producer(
             files.producer,
@@ -114,7 +117,7 @@ class Ingestor:
         )
         return Lane(
             producer,
-            Batches(config.data_path_prefix, means),
+            batches,
             means,
             self._room,
             encode=_ENCODERS[config.batch_format],

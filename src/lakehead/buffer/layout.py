@@ -47,6 +47,11 @@ def object_key(location: str) -> str:
     return _ENTRY.sub("", location)
 
 
+def owner_key(data_path_prefix: str) -> str:
+    """The object that says which queue's batches lie below a prefix."""
+    return f"{data_path_prefix}/_owner.json"
+
+
 def quarantine_folder(manifest_path: str) -> str:
     """The folder of batches that could not be read."""
     return _marked(manifest_path, "quarantine", keep_extension=False)

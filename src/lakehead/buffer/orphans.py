@@ -7,6 +7,7 @@ from lakehead.buffer.errors import Contended
 from lakehead.buffer.layout import is_batch
 from lakehead.buffer.manifests import ManifestFile, PairFiles, all_pairs
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.port import Entry
@@ -41,7 +42,7 @@ class OrphanCollector:
             return []
         # Now, not before: whoever stored what is listed has its partition among these.
         files = await all_pairs(self.manifest_path, self.means)
-        await self.check_ours(files)
+        await self.check_ours(files, dry_run=dry_run)
         pending: set[str] = set()
         for file in (pair.producer for pair in files):
             pending.update((await file.read()).manifest.pending if dry_run else await self.raise_number(file))
@@ -62,7 +63,7 @@ class OrphanCollector:
             if is_batch(each.key, self.data_path_prefix)
         ]
 
-    async def check_ours(self, files: Sequence[PairFiles]) -> None:
+    async def check_ours(self, files: Sequence[PairFiles], *, dry_run: bool) -> None:
         """Raise `Misconfigured` or `Unavailable` unless these are the batches' manifests: others do not know them."""
         told = [(await pair.producer.read()).manifest.data_path_prefix for pair in files]
         named = {prefix for prefix in told if prefix is not None}
@@ -76,6 +77,9 @@ class OrphanCollector:
                 f"The manifest {self.manifest_path} is not that of the batches below {self.data_path_prefix!r}, but of "
                 f"those below {', '.join(sorted(named - {self.data_path_prefix}))!r}. Nothing was deleted."
             )
+        owner = PrefixOwner(self.data_path_prefix, self.manifest_path, self.means)
+        if not dry_run or await owner.stored() is not None:
+            await owner.check()
 
     async def raise_number(self, file: ManifestFile[ProducerManifest]) -> Sequence[str]:
         """Raise one pair's `gc` number; what was pending when it was raised."""

@@ -5,10 +5,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakehead.buffer.inspection import Notes, Partition, look, missing_objects, notes, stored_batches
-from lakehead.buffer.layout import object_key
+from lakehead.buffer.layout import object_key, owner_key
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.storage.keys import is_legal
 from lakehead.storage.port import Entry
+from lakehead.wire.errors import Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ async def _judged(manifest_path: str, means: Means) -> Verdict:
     unqueued = _unqueued(partitions, stored)
     faults = [
         *_settings(partitions),
+        *await _whose_prefix(partitions, manifest_path, means),
         *_twice_in_queue(partitions),
         *(fault for each in partitions for fault in _in_partition(each, missing)),
         *_in_quarantine(aside),
@@ -188,6 +191,25 @@ def _settings(partitions: Sequence[Partition]) -> Iterator[Fault]:
                 key,
                 f"Locations wait in {key}, which is none of the {count} partitions of {first}: no collector reads it.",
             )
+
+
+async def _whose_prefix(partitions: Sequence[Partition], manifest_path: str, means: Means) -> list[Fault]:
+    """Whether the batches lie below a prefix that is this queue's."""
+    root = partitions[0].producer
+    prefix = root.data_path_prefix if root else None
+    if prefix is None or not is_legal(owner_key(prefix)):
+        return []
+    try:
+        owner = await PrefixOwner(prefix, manifest_path, means).stored()
+    except Unreadable as error:
+        return [Fault("unreadable", owner_key(prefix), str(error))]
+    if owner is None or owner.manifest_path == manifest_path:
+        return []
+    sentence = (
+        f"{manifest_path} keeps its batches below {prefix!r}, which {owner_key(prefix)} says is the prefix of "
+        f"{owner.manifest_path}: a prefix belongs to one queue."
+    )
+    return [Fault("prefix", manifest_path, sentence)]
 
 
 def _in_quarantine(aside: Notes) -> Iterator[Fault]:

@@ -1,6 +1,7 @@
 """`lakehead queue`: what stands in a queue, what is wrong with it, and what has to be done by hand."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,7 +16,9 @@ from lakehead.buffer.layout import object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
+from lakehead.buffer.partitions import Repartition
 from lakehead.buffer.producer import APPENDS, Producer
+from lakehead.buffer.purge import Purge
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.buffer.verification import verify as verify_queue
 from lakehead.clock import SystemClock
@@ -167,6 +170,58 @@ def gc(
     typer.echo(f"{len(deleted):,} batches {'would be' if dry_run else 'are'} deleted")
 
 
+@app.command()
+def repartition(
+    partitions: Annotated[int, typer.Argument(metavar="N", min=1, help="How many partitions the queue is to have.")],
+    *,
+    store: StoreUrl,
+    manifest: ManifestPath = MANIFEST,
+) -> None:
+    """Change how many partitions a queue has, once everything in it is acknowledged.
+
+    Stop the ingestors and let the collectors finish first; meanwhile ingestors are refused. Start the ingestors again
+    with the new number; collectors find out by themselves. If it is interrupted, run it again.
+
+    Example: lakehead queue repartition 8 --store s3://bucket/lake
+    """
+    means = _means(store)
+    was = asyncio.run(_repartition(partitions, manifest, means))
+    typer.echo(f"The queue {printable(manifest)} has {partitions} partitions; it had {was}")
+
+
+@app.command()
+def purge(
+    *,
+    store: StoreUrl,
+    manifest: ManifestPath = MANIFEST,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove everything that waits in a queue, for good: nobody will read it.
+
+    Collectors that hold a batch are fenced, and have to be started again. What is ingested meanwhile stays, and so
+    does what was set aside.
+
+    Example: lakehead queue purge --store file:///tmp/lake --dry-run
+    """
+    means = _means(store)
+    emptying = Purge(manifest_path=manifest, means=means, backoff=APPENDS)
+    if not dry_run and not yes:
+        waiting = asyncio.run(_purge(emptying, dry_run=True))
+        if not sys.stdin.isatty():
+            raise Misconfigured(
+                f"{waiting:,} locations wait in {manifest}, and nobody is there to be asked. Nothing was removed; say "
+                "--yes to remove them."
+            )
+        typer.confirm(f"Remove the {waiting:,} locations that wait in {printable(manifest)}, for good?", abort=True)
+    purged = asyncio.run(_purge(emptying, dry_run=dry_run))
+    if as_json:
+        say_json({"locations": purged, "purged": not dry_run})
+    else:
+        typer.echo(f"{purged:,} locations {'would be' if dry_run else 'are'} removed")
+
+
 @quarantine.command("list")
 def list_(*, store: StoreUrl, manifest: ManifestPath = MANIFEST, as_json: AsJson = False) -> None:
     """Show what was set aside: when, why, where its bytes are, and whether it is queued again. Nothing is written.
@@ -239,6 +294,18 @@ async def _replay(
     )
     for location in dict.fromkeys(chosen):
         queued[location] = await Quarantine(manifest, means).replay(location, producer)
+
+
+async def _repartition(partitions: int, manifest: str, means: Means) -> int:
+    """Change the number of partitions; what it was."""
+    was = _readable((await look(manifest, means))[0]).partitions or 1
+    await Repartition(manifest_path=manifest, means=means, backoff=APPENDS).run(partitions)
+    return was
+
+
+async def _purge(emptying: Purge, *, dry_run: bool) -> int:
+    _readable((await look(emptying.manifest_path, emptying.means))[0])
+    return await emptying.run(dry_run=dry_run)
 
 
 async def _collect(manifest: str, means: Means, grace: timedelta, *, dry_run: bool) -> list[str]:

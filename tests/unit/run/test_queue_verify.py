@@ -94,6 +94,19 @@ def another_prefix(lake: Lake) -> str:
     return "prefix: ingest/manifest.p1.json keeps its batches below 'elsewhere'"
 
 
+def prefix_of_another_queue(lake: Lake) -> str:
+    lake.write("ingest/_owner.json", {"manifest_path": "other/manifest.json"})
+    return (
+        f"prefix: {PRODUCER} keeps its batches below 'ingest', which ingest/_owner.json says is the prefix of "
+        "other/manifest.json"
+    )
+
+
+def owner_that_says_nothing(lake: Lake) -> str:
+    lake.write("ingest/_owner.json", b"[]")
+    return "unreadable: ingest/_owner.json does not say which queue keeps its batches there"
+
+
 def another_number(lake: Lake) -> str:
     lake.change(PRODUCER, partitions=2)
     lake.write("ingest/manifest.p1.json", {"pending": [], "partitions": 3})
@@ -145,6 +158,8 @@ def no_copy(lake: Lake) -> str:
         claimed_by_another,
         owned_and_not_claimed,
         another_prefix,
+        prefix_of_another_queue,
+        owner_that_says_nothing,
         another_number,
         sealed,
         beyond_the_last,
