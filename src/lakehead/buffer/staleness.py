@@ -30,7 +30,8 @@ class Staleness:
         return now - since > self._timeout
 
     def all_are(self, refreshed: Mapping[str, int]) -> bool:
-        """Whether all of them are stale."""
+        """Whether all of them are stale. What was seen before and is not among them is forgotten."""
+        self.forget_all_but(refreshed)
         judged = [self.is_stale(name, at) for name, at in refreshed.items()]
         return all(judged)
 
