@@ -225,8 +225,7 @@ class Producer:
             return now.producers[self._id] >= group.number
         if group.waiting[0].location in now.pending:
             return True  # somebody who does not know our keys has written the manifest since
-        first = group.first or now
-        if now.forgotten == first.forgotten and now.version >= first.version:
+        if _would_remember(group.first or now, now):
             return False
         self._id, self._number = self._means.ids.uuid(), 0
         raise Forgotten(
@@ -297,6 +296,19 @@ class Producer:
             f"{self._backoff.attempts} tries to append to {key} met another writer each time. "
             "Nothing was appended; try again later, with fewer ingestors or more partitions."
         )
+
+
+def _would_remember(first: ProducerManifest, now: ProducerManifest) -> bool:
+    """Whether a producer that has written since `first` is surely still in `now`, so that one that is not has not.
+
+    A manifest drops its oldest producers first: while one stands there that has not written since `first`, nobody who
+    has was dropped. A version that went back tells nothing: somebody who does not know our keys wrote the manifest.
+    """
+    if now.version < first.version:
+        return False
+    return now.forgotten == first.forgotten or any(
+        now.producers.get(name) == number for name, number in first.producers.items()
+    )
 
 
 def succeed(group: Sequence[Waiting]) -> None:

@@ -1,0 +1,99 @@
+"""A producer knows whether its append has landed for as long as the manifest can tell, and says so when it cannot."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from lakehead.buffer.manifests import PairFiles
+from lakehead.buffer.producer import MOST_PRODUCERS, Producer
+from lakehead.buffer.watcher import Durable
+from lakehead.errors import OutcomeUnknown
+from tests.unit.buffer.scene import LOST, PAIR, Call, Scene, entries, play, writes
+
+
+def producer(scene: Scene, *, most_producers: int = MOST_PRODUCERS, beside_the_gate: bool = False) -> Producer:
+    """A new producer; one beside the gate is neither held up nor broken."""
+    means = scene.means()
+    if beside_the_gate:
+        means = replace(means, store=scene.store.inner)
+    return Producer(PairFiles.of(PAIR, means).producer, means, data_path_prefix="ingest", most_producers=most_producers)
+
+
+def reads(call: Call) -> bool:
+    return call == ("get", PAIR.producer)
+
+
+def test_new_ingestors_that_contend_all_confirm_after_more_producers_have_written_than_are_remembered() -> None:
+    async def story(scene: Scene) -> None:
+        for number in range(300):
+            await producer(scene).append(f"location-{number}")
+        ingestors = [scene.ingestor() for _ in range(20)]
+        watchers = [await each.ingest(entries("x")) for each in ingestors]
+        await asyncio.gather(*(each.close() for each in ingestors), return_exceptions=True)
+        assert [each.result() for each in watchers if not isinstance(each.result(), Durable)] == []
+        assert sum(each.counts.manifest_conflicts["producer"] for each in ingestors) > 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_append_whose_answer_was_lost_and_whose_producer_was_forgotten_is_told_as_unknown(*, applied: bool) -> None:
+    async def story(scene: Scene) -> None:
+        await producer(scene, most_producers=2).append("old")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=applied)
+        ours = asyncio.ensure_future(producer(scene, most_producers=2).append("ours"))
+        while scene.store.count(writes(PAIR.producer)) != 2:
+            await scene.later(0)
+        scene.store.hold(reads)
+        await scene.later(1)
+        for number in range(2):
+            await producer(scene, most_producers=2, beside_the_gate=True).append(f"other-{number}")
+        scene.store.release()
+        cleaned = replace(await scene.producer(), pending=())
+        await scene.store.inner.put(PAIR.producer, cleaned.encode())
+        with pytest.raises(OutcomeUnknown, match="Look before"):
+            await ours
+        assert (await scene.producer()).pending == ()
+
+    play(story)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_append_whose_answer_was_lost_is_settled_while_an_older_producer_is_remembered(*, applied: bool) -> None:
+    """Whoever is older than we would have been dropped before us."""
+
+    async def story(scene: Scene) -> None:
+        for number in range(3):
+            await producer(scene, most_producers=3).append(f"old-{number}")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=applied)
+        ours = asyncio.ensure_future(producer(scene, most_producers=3).append("ours"))
+        while scene.store.count(writes(PAIR.producer)) != 4:
+            await scene.later(0)
+        scene.store.hold(reads)
+        await scene.later(1)
+        await producer(scene, most_producers=3, beside_the_gate=True).append("other")
+        scene.store.release()
+        assert await ours == "ours"
+        assert sorted((await scene.producer()).pending) == ["old-0", "old-1", "old-2", "other", "ours"]
+
+    play(story)
+
+
+def test_a_manifest_that_went_back_settles_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        await producer(scene).append("old")
+        earlier = await scene.producer()
+        await producer(scene).append("newer")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=True)
+        ours = asyncio.ensure_future(producer(scene).append("ours"))
+        while scene.store.count(writes(PAIR.producer)) != 3:
+            await scene.later(0)
+        scene.store.hold(reads)
+        await scene.later(1)
+        await scene.store.inner.put(PAIR.producer, earlier.encode())
+        scene.store.release()
+        with pytest.raises(OutcomeUnknown):
+            await ours
+
+    play(story)
