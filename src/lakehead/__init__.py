@@ -3,7 +3,7 @@
 from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import Mode
-from lakehead.buffer.errors import Contended, Fenced, OutOfTurn, Refused
+from lakehead.buffer.errors import Contended, Fenced, OutOfTurn, QueueFull, Refused
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.clock import SystemClock
@@ -32,6 +32,7 @@ __all__ = [
     "ObjectStoreConfig",
     "OutOfTurn",
     "OutcomeUnknown",
+    "QueueFull",
     "Refused",
     "Store",
     "StoreSettings",

@@ -38,6 +38,7 @@ def test_these_names_are_public_and_no_others() -> None:
         "ObjectStoreConfig",
         "OutOfTurn",
         "OutcomeUnknown",
+        "QueueFull",
         "Refused",
         "Store",
         "StoreSettings",

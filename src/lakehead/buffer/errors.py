@@ -11,6 +11,10 @@ class Contended(Unavailable):
     """Try again later: too many others write the same manifest. Nothing was changed."""
 
 
+class QueueFull(Unavailable):
+    """Start a collector, or use more partitions: a manifest would grow too large. Nothing was changed."""
+
+
 class OutOfTurn(LakeheadError):
     """Acknowledge batches in the order in which they were handed out: an earlier one is still open."""
 

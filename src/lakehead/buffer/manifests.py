@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from lakehead.buffer.counts import CONSUMER, PRODUCER
+from lakehead.buffer.errors import QueueFull
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.means import Means
 from lakehead.storage.port import Created, Exists, Replaced, Stale, Version
@@ -38,14 +39,20 @@ class ManifestFile(Generic[Manifest]):
         self.latest = Stored(self._decode(body, self.key), at)
         return self.latest
 
-    async def write(self, seen: Stored[Manifest], manifest: Manifest) -> bool:
+    async def write(self, seen: Stored[Manifest], manifest: Manifest, *, most_bytes: int | None = None) -> bool:
         """Whether the manifest took the place of exactly the state that was seen.
 
-        Raises `Unavailable` if it did not, and `OutcomeUnknown` if that is not known, nor whether it will yet.
+        Raises `Unavailable` if it did not, and `OutcomeUnknown` if that is not known, nor whether it will yet;
+        `QueueFull`, before anything is written, if it would have more bytes than that, or than are ever read.
         """
         store, counts = self._means.store, self._means.counts
         written = replace(manifest, version=seen.manifest.version + 1, nonce=self._means.ids.uuid())
         body = written.encode()
+        if len(body) > (MAX_BYTES if most_bytes is None else most_bytes):
+            raise QueueFull(
+                f"{self.key} would grow to {len(body):,} bytes, which is too many. Nothing was queued or changed. "
+                "Is a collector running? If collectors cannot keep up, use more partitions."
+            )
         counts.manifest_writes[self._role] += 1
         self.latest = None
         answer: Created | Exists | Replaced | Stale

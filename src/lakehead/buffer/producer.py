@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakehead.buffer.errors import Contended
+from lakehead.buffer.errors import Contended, QueueFull
 from lakehead.buffer.manifests import ManifestFile, Stored
 from lakehead.buffer.means import Means
 from lakehead.buffer.turns import Turns
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
-from lakehead.wire.queue_manifests import ProducerManifest, remember
+from lakehead.wire.queue_manifests import MAX_APPEND_BYTES, ProducerManifest, remember
 
 APPENDS = Backoff(attempts=100, first_seconds=0.02, cap_seconds=2.0)
 """How often an append is tried while others win, and how long it waits between."""
@@ -153,6 +153,10 @@ class Producer:
                 await self._wait(self._turns.before_retry(group.conflicts))
             except Forgotten:
                 raise
+            except QueueFull:
+                if group.doubt is None:
+                    raise
+                break
             except (OutcomeUnknown, Unavailable) as error:
                 if isinstance(error, OutcomeUnknown):
                     group.doubt = error
@@ -165,6 +169,7 @@ class Producer:
     async def _try(self, group: Group) -> bool:
         """Whether the group is in the manifest now, or nothing is left of it."""
         while True:
+            known = self.file.latest
             seen = await self._seen(group)
             if group.tried is not None and self._has_landed(group, seen.manifest):
                 succeed(group.waiting)
@@ -188,7 +193,12 @@ class Producer:
         group.first, group.tried = group.first or seen.manifest, seen
         with_ours = self._with(seen.manifest, group)
         began = self._means.clock.monotonic()
-        written = await self.file.write(seen, with_ours)
+        try:
+            written = await self.file.write(seen, with_ours, most_bytes=MAX_APPEND_BYTES)
+        except QueueFull:
+            if seen is not known:
+                raise
+            return False  # it may have been cleaned up since we last looked
         self._turns.took(self._means.clock.monotonic() - began)
         if not written:
             return False

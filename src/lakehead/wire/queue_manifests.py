@@ -13,7 +13,11 @@ import msgspec
 from lakehead.wire.errors import Unreadable
 
 MAX_BYTES = 128 << 20
-"""A manifest larger than this is not read: more than a million locations."""
+"""A manifest larger than this is neither read nor written: more than a million locations."""
+
+MAX_APPEND_BYTES = 96 << 20
+"""Nothing is appended that would make a producer manifest larger than this, so that everybody can still read it and
+write what is no append: clean-ups, a new `gc` number."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Unknown = Mapping[str, msgspec.Raw]
