@@ -8,7 +8,7 @@ from functools import partial
 
 from lakehead.buffer.batches import Batches, StoredBatch, store_for
 from lakehead.buffer.means import Means
-from lakehead.buffer.producer import Producer
+from lakehead.buffer.producer import Producer, StoreAgain
 from lakehead.buffer.room import Room
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import KeyValueEntry
@@ -57,7 +57,6 @@ class Lane:
         self._flush_bytes = flush_bytes
         self._open: Batch | None = None
         self._line: deque[Batch] = deque()
-        self._worker: asyncio.Task[None] | None = None
         self._puts = asyncio.Semaphore(PUTS_AT_ONCE)
         self._unresolved: dict[asyncio.Future[str], None] = {}
 
@@ -80,8 +79,7 @@ class Lane:
             batch.timer.cancel()
         batch.storing = asyncio.create_task(self._store(batch))
         self._line.append(batch)
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._queue_in_order())
+        batch.storing.add_done_callback(self._queue_in_order)
 
     async def drained(self) -> list[LakeheadError]:
         """Flush, and wait until everything is durable or given up; the errors of what was given up."""
@@ -89,8 +87,6 @@ class Lane:
         unresolved = [each for each in self._unresolved if not each.done()]
         if unresolved:
             await asyncio.wait(unresolved)
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
         await self._producer.drained()
         errors = [each.exception() for each in unresolved if not each.cancelled()]
         return [error for error in errors if isinstance(error, LakeheadError)]
@@ -100,12 +96,15 @@ class Lane:
         self._unresolved[outcome] = None
         outcome.add_done_callback(self._unresolved.pop)
         self._open = batch = Batch(outcome, self._means.clock.monotonic())
-        batch.timer = asyncio.create_task(self._flush_in_time(batch))
+        batch.timer = asyncio.create_task(self._flush_interval())
+        batch.timer.add_done_callback(partial(self._flush_in_time, batch))
         return batch
 
-    async def _flush_in_time(self, batch: Batch) -> None:
+    async def _flush_interval(self) -> None:
         await self._means.clock.sleep(self._flush_seconds)
-        batch.timer = None  # it must not cancel itself
+
+    def _flush_in_time(self, batch: Batch, _: "asyncio.Task[None]") -> None:
+        """Flush a batch whose time has come, or whose timer somebody has cancelled."""
         if self._open is batch:
             self.flush()
 
@@ -120,23 +119,22 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - whatever it is, its watchers must hear of it
             return Unavailable(f"A batch could not be stored, and is not queued ({error!r}).")
 
-    async def _queue_in_order(self) -> None:
-        try:
-            while self._line:
-                batch = self._line[0]
-                assert batch.storing is not None  # noqa: S101 - for the type checker
-                match await batch.storing:
-                    case StoredBatch(location, gc):
-                        queued = self._producer.enqueue(location, gc=gc, again=self._again(batch))
-                        queued.add_done_callback(partial(self._queued, batch))
-                    case error:
-                        self._resolve(batch, error)
-                self._line.popleft()
-        finally:
-            self._worker = None
+    def _queue_in_order(self, _: object) -> None:
+        """Queue what is stored, but nothing before what was filled earlier."""
+        while self._line and (storing := self._line[0].storing) is not None and storing.done():
+            batch = self._line.popleft()
+            if storing.cancelled():
+                self._resolve(batch, Unavailable("Storing a batch was cancelled. It is not queued; ingest it again."))
+                continue
+            match storing.result():
+                case StoredBatch(location, gc):
+                    queued = self._producer.enqueue(location, gc=gc, again=self._again(batch))
+                    queued.add_done_callback(partial(self._queued, batch))
+                case error:
+                    self._resolve(batch, error)
 
-    def _again(self, batch: Batch) -> Callable[[int], "asyncio.Future[str]"]:
-        return lambda _: asyncio.ensure_future(self._batches.store(batch.body))
+    def _again(self, batch: Batch) -> StoreAgain:
+        return lambda _: self._batches.store(batch.body)
 
     def _queued(self, batch: Batch, queued: "asyncio.Future[str]") -> None:
         if queued.cancelled():

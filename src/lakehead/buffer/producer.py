@@ -94,6 +94,8 @@ class Producer:
         self._gc: int | None = None
         self._turns = Turns(means.clock, means.random)
         self._waiting: list[Waiting] = []
+        self._group = Group([], 0)
+        """What is being written, or was last."""
         self._writer: asyncio.Task[None] | None = None
 
     async def gc_number(self) -> int:
@@ -117,7 +119,7 @@ class Producer:
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(Waiting(location, gc, again, outcome))
         if self._writer is None:
-            self._writer = asyncio.create_task(self._write_what_waits())
+            self._start_writer()
         return outcome
 
     async def drained(self) -> None:
@@ -125,22 +127,38 @@ class Producer:
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
+    def _start_writer(self) -> None:
+        self._writer = asyncio.create_task(self._write_what_waits())
+        self._writer.add_done_callback(self._writer_ended)
+
     async def _write_what_waits(self) -> None:
-        group = Group([], self._number)
-        try:
-            while self._waiting:
-                self._number += 1
-                group, self._waiting = Group(self._waiting, self._number), []
-                try:
-                    await self._append(group)
-                except LakeheadError as error:
-                    fail(group.waiting, error)
-        finally:
-            self._writer = None
-            fail(
-                [*group.waiting, *self._waiting],
-                OutcomeUnknown("The append was interrupted. Look before trying again."),
-            )
+        while self._waiting:
+            self._number += 1
+            self._group, self._waiting = Group(self._waiting, self._number), []
+            try:
+                await self._append(self._group)
+            except LakeheadError as error:
+                fail(self._group.waiting, error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must hear of it
+                fail(self._group.waiting, self._interrupted(self._group, f"failed in an unforeseen way ({error!r})"))
+
+    def _writer_ended(self, writer: "asyncio.Task[None]") -> None:
+        """Go on with what came at the last moment; if somebody cancelled the writer, tell everybody who waited.
+
+        Not at the end of the writer itself: a task that is cancelled before it began runs not even its `finally`.
+        """
+        self._writer = None
+        if writer.cancelled():
+            fail(self._group.waiting, self._interrupted(self._group, "was cancelled"))
+            waiting, self._waiting = self._waiting, []
+            fail(waiting, self._interrupted(Group([], 0), "was cancelled"))
+        elif self._waiting:
+            self._start_writer()
+
+    def _interrupted(self, group: Group, how: str) -> LakeheadError:
+        if group.tried is None:
+            return Unavailable(f"An append to {self.file.key} {how} before it began. Nothing was queued; try again.")
+        return OutcomeUnknown(f"An append to {self.file.key} {how}. It may be queued. Look before trying again.")
 
     async def _append(self, group: Group) -> None:
         """One write for a group: all of it is appended, or none."""
@@ -272,7 +290,9 @@ class Producer:
         """Store every batch again that orphan GC may have listed before we could queue it."""
         unsafe = [each for each in group.waiting if each.again is not None and each.gc != gc]
         if unsafe:
-            await asyncio.gather(*(self._store_again(each, gc) for each in unsafe))
+            await asyncio.gather(*(self._store_again(each, gc) for each in unsafe), return_exceptions=True)
+            left_out = [each for each in unsafe if each.gc != gc]
+            fail(left_out, Unavailable("Storing a batch again was cancelled. It is not queued; ingest it again."))
             group.waiting = [each for each in group.waiting if not each.outcome.done()]
 
     async def _store_again(self, waiting: Waiting, gc: int) -> None:

@@ -1,0 +1,167 @@
+"""Whichever task of an ingestor somebody cancels, every watcher learns its outcome, and every call returns."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakehead.buffer.errors import Refused
+from lakehead.buffer.watcher import Durable
+from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
+from tests.unit.buffer.scene import PAIR, Call, GateStore, Scene, batches, entries, play, seconds, writes
+
+REQUEST = 0.01
+MOMENTS = [0.0, 0.001, 0.004, 0.012, 0.022, 0.032, 0.034, 0.044, 0.054, 0.064]
+
+
+class SlowStore(GateStore):
+    """Every request takes a while before it is carried out, and a while after."""
+
+    async def _pass(self, call: Call, work: Callable[[], Awaitable[Any]]) -> Any:
+        async def slow() -> Any:
+            await self._clock.sleep(REQUEST / 2)
+            answer = await work()
+            await self._clock.sleep(REQUEST / 2)
+            return answer
+
+        return await super()._pass(call, slow)
+
+
+def slow(scene: Scene) -> Scene:
+    return replace(scene, store=SlowStore(scene.world))
+
+
+def tasks_of_the_ingestor(scene: Scene, *others: "asyncio.Task[Any]") -> "list[asyncio.Task[Any]]":
+    ours = {asyncio.current_task(), *others}
+    return [task for task in scene.world.loop._tasks if not task.done() and task not in ours]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("which", [0, 1, 2, -1, None])
+def test_whichever_task_is_cancelled_every_watcher_resolves_and_every_call_returns(
+    moment: float, which: int | None
+) -> None:
+    async def story(scene: Scene) -> None:
+        scene = slow(scene)
+        ingestor = scene.ingestor(flush_interval=seconds(0.003), max_unflushed_bytes=12)
+        watchers = {}
+        for value in ("a", "b"):
+            watchers[value] = await ingestor.ingest(entries(value))
+            await scene.later(0.004)
+        watchers["c"] = await ingestor.ingest(entries("c" * 10))
+        blocked = asyncio.create_task(ingestor.ingest(entries("d")))
+        await scene.later(moment)
+        running = tasks_of_the_ingestor(scene, blocked)
+        for task in running if which is None else running[which : which + 1 or None]:
+            task.cancel()
+        with suppress(Unavailable, OutcomeUnknown):
+            watchers["d"] = await blocked
+        with suppress(Unavailable, OutcomeUnknown):
+            await ingestor.close()
+        await scene.later(60)
+        stored = dict(await queued(scene))
+        for value, watcher in watchers.items():
+            outcome = watcher.result()
+            is_queued = any(entry.startswith(value) for values in stored.values() for entry in values)
+            assert outcome is not None
+            if isinstance(outcome, Durable):
+                assert set(outcome.locations) <= set(stored)
+            elif isinstance(outcome, Unavailable):
+                assert not is_queued, "it was told that it never will be"
+            else:
+                assert isinstance(outcome, OutcomeUnknown)
+        assert ingestor.counts.bytes_unflushed == 0
+        assert tasks_of_the_ingestor(scene) == []
+
+    play(story)
+
+
+async def queued(scene: Scene) -> list[tuple[str, list[str]]]:
+    """What is queued, read as a collector reads it."""
+    found = []
+    async with scene.collector() as collector:
+        while (batch := await collector.next_batch()) is not None:
+            found.append((batch.location, [entry.value.decode() for entry in batch.entries]))
+    return found
+
+
+def test_an_ingestor_goes_on_after_all_its_tasks_were_cancelled() -> None:
+    async def story(scene: Scene) -> None:
+        scene = slow(scene)
+        ingestor = scene.ingestor()
+        await ingestor.ingest(entries("a"))
+        await scene.later(0.105)
+        for task in tasks_of_the_ingestor(scene):
+            task.cancel()
+        await (await ingestor.ingest(entries("b"))).await_durable()
+        await ingestor.close()
+        assert "b" in await scene.all_of(scene.collector())
+
+    play(story)
+
+
+def test_a_batch_whose_timer_was_cancelled_is_flushed_at_once() -> None:
+    async def story(scene: Scene) -> None:
+        ingestor = scene.ingestor(flush_interval=seconds(3600))
+        watcher = await ingestor.ingest(entries("a"))
+        for task in tasks_of_the_ingestor(scene):
+            task.cancel()
+        await watcher.await_durable()
+        await ingestor.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [(batches, Unavailable), (writes(PAIR.producer), OutcomeUnknown)],
+    ids=["storing", "appending"],
+)
+def test_only_what_may_be_queued_is_told_as_unknown_when_everything_is_cancelled(
+    held: Callable[[Call], bool], told: type[LakeheadError]
+) -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.hold(held)
+        ingestor = scene.ingestor()
+        watcher = await ingestor.ingest(entries("a"))
+        await scene.later(1)
+        for task in tasks_of_the_ingestor(scene):
+            task.cancel()
+        with pytest.raises(told):
+            await watcher.await_durable()
+        with suppress(LakeheadError):
+            await ingestor.close()
+
+    play(story)
+
+
+def test_a_store_that_fails_in_a_way_nobody_foresaw_fails_the_watchers_and_nothing_else() -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.break_(writes(PAIR.producer), ValueError("a bug"), times=1)
+        ingestor = scene.ingestor()
+        watcher = await ingestor.ingest(entries("a"))
+        with pytest.raises(OutcomeUnknown, match="a bug"):
+            await watcher.await_durable()
+        await (await ingestor.ingest(entries("b"))).await_durable()
+        await ingestor.close()
+
+    play(story)
+
+
+def test_callers_that_wait_for_room_are_sent_away_when_the_ingestor_is_closed() -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.hold(batches)
+        ingestor = scene.ingestor(max_unflushed_bytes=1)
+        await ingestor.ingest(entries("a"))
+        blocked = asyncio.create_task(ingestor.ingest(entries("b")))
+        await scene.later(1)
+        closing = asyncio.create_task(ingestor.close())
+        with pytest.raises(Refused):
+            await blocked
+        scene.store.release()
+        await closing
+
+    play(story)
