@@ -1,5 +1,6 @@
 """The writer's side: takes entries, and says when they are durable."""
 
+import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -17,7 +18,8 @@ from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.room import Room
 from lakehead.buffer.watcher import WriteWatcher
-from lakehead.clock import Clock
+from lakehead.clock import Clock, SystemClock
+from lakehead.errors import LakeheadError
 from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
 from lakehead.wire.batch import MIB, KeyValueEntry, encode_json
@@ -43,14 +45,17 @@ class Ingestor:
     def __init__(
         self,
         config: IngestorConfig,
-        clock: Clock,
+        clock: Clock | None = None,
         *,
         store: Store | None = None,
         ids: Ids | None = None,
         random: Random | None = None,
         counts: Counts | None = None,
     ) -> None:
-        means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
+        """`clock` is the machine's unless another is passed."""
+        means = config.object_store_config.means(
+            clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
+        )
         self.counts = means.counts
         self._clock = means.clock
         self._since_yield = 0
@@ -86,6 +91,14 @@ class Ingestor:
             parts.setdefault(crc32(entry.key) % len(self._lanes), []).append(entry)
         return WriteWatcher([self._lanes[number].add(part, _size(part)) for number, part in sorted(parts.items())])
 
+    async def flush(self) -> None:
+        """Flush everything that was taken so far, and wait until all of it is durable or has failed.
+
+        Raises the first error of what could not be flushed. The ingestor goes on. Cancelling the call changes nothing.
+        """
+        if error := await self._flush_all():
+            raise error.with_traceback(None)
+
     async def close(self) -> None:
         """Flush what is left, resolve every watcher, and stop. Raises the first error of what could not be flushed.
 
@@ -93,11 +106,11 @@ class Ingestor:
         """
         self._closed = True
         self._room.wake()
+        error = await self._flush_all()
         for lane in self._lanes:
-            lane.flush()
-        errors = [error for lane in self._lanes for error in await lane.drained()]
-        if errors:
-            raise errors[0]
+            await lane.stopped()
+        if error:
+            raise error.with_traceback(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,10 +120,22 @@ class Ingestor:
     ) -> None:
         await self.close()
 
+    async def _flush_all(self) -> LakeheadError | None:
+        """Wait until everything that was taken so far is durable or has failed; the first error."""
+        self._begin_to_flush()
+        outcomes = [outcome for lane in self._lanes for outcome in lane.unresolved]
+        if outcomes:
+            await asyncio.wait(outcomes)
+        errors = (WriteWatcher([each]).result() for each in outcomes)
+        return next((error for error in errors if isinstance(error, LakeheadError)), None)
+
+    def _begin_to_flush(self) -> None:
+        for lane in self._lanes:
+            lane.flush()
+
     async def _wait_for_room(self) -> None:
         while not self._room.is_left:
-            for lane in self._lanes:
-                lane.flush()
+            self._begin_to_flush()
             await self._room.changed()
             self._check_open()
 

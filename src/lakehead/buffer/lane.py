@@ -81,15 +81,14 @@ class Lane:
         self._line.append(batch)
         batch.storing.add_done_callback(self._queue_in_order)
 
-    async def drained(self) -> list[LakeheadError]:
-        """Flush, and wait until everything is durable or given up; the errors of what was given up."""
-        self.flush()
-        unresolved = [each for each in self._unresolved if not each.done()]
-        if unresolved:
-            await asyncio.wait(unresolved)
+    @property
+    def unresolved(self) -> "list[asyncio.Future[str]]":
+        """What becomes of each batch that is neither durable nor given up, the oldest first."""
+        return list(self._unresolved)
+
+    async def stopped(self) -> None:
+        """Wait until no task is left, once everything is resolved."""
         await self._producer.drained()
-        errors = [each.exception() for each in unresolved if not each.cancelled()]
-        return [error for error in errors if isinstance(error, LakeheadError)]
 
     def _opened(self) -> Batch:
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from lakehead.buffer.config import BatchFormat, IngestorConfig
+from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable
-from lakehead.errors import Misconfigured
-from lakehead.wire.batch import MIB
-from tests.unit.buffer.scene import PAIR, WHERE, Scene, anything, batches, entries, play, seconds, writes
+from lakehead.clock import SystemClock
+from lakehead.errors import Misconfigured, Unavailable
+from lakehead.storage.memory import MemoryStore
+from lakehead.wire.batch import MIB, KeyValueEntry
+from tests.unit.buffer.scene import DOWN, PAIR, WHERE, Scene, anything, batches, entries, play, seconds, writes
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
@@ -288,3 +291,78 @@ def test_the_settings_say_where_things_go() -> None:
         await collector.close()
 
     play(story)
+
+
+def test_flush_makes_everything_durable_that_was_taken_and_the_ingestor_goes_on() -> None:
+    async def story(scene: Scene) -> None:
+        ingestor = scene.ingestor(flush_interval=seconds(3600), partitions=3)
+        watchers = [await ingestor.ingest([KeyValueEntry(str(number).encode(), b"")]) for number in range(20)]
+        await ingestor.flush()
+        assert all(isinstance(each.result(), Durable) for each in watchers)
+        later = await ingestor.ingest(entries("later"))
+        assert later.result() is None
+        await ingestor.flush()
+        assert isinstance(later.result(), Durable)
+        await ingestor.flush()
+        await ingestor.close()
+        await ingestor.flush()
+
+    play(story)
+
+
+def test_flush_does_not_wait_for_what_is_taken_after_it_was_called() -> None:
+    async def story(scene: Scene) -> None:
+        ingestor = scene.ingestor(flush_interval=seconds(3600))
+        before = await ingestor.ingest(entries("before"))
+        scene.store.hold(batches)
+        flushing = asyncio.create_task(ingestor.flush())
+        await scene.later(1)
+        after = await ingestor.ingest(entries("after"))
+        scene.store.release()
+        await flushing
+        assert isinstance(before.result(), Durable)
+        assert after.result() is None
+        await ingestor.close()
+
+    play(story, seeds=10)
+
+
+def test_flush_raises_the_first_error_and_the_ingestor_goes_on() -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.break_(batches, DOWN)
+        ingestor = scene.ingestor(flush_interval=seconds(3600))
+        await ingestor.ingest(entries("a"))
+        with pytest.raises(Unavailable, match="the store is down"):
+            await ingestor.flush()
+        scene.store.mend()
+        await ingestor.ingest(entries("b"))
+        await ingestor.flush()
+        await ingestor.close()
+        assert await scene.all_of(scene.collector()) == ["b"]
+
+    play(story)
+
+
+def test_a_flush_that_is_cancelled_takes_nothing_back() -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.hold(anything)
+        ingestor = scene.ingestor()
+        watcher = await ingestor.ingest(entries("a"))
+        flushing = asyncio.create_task(ingestor.flush())
+        await scene.later(1)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        scene.store.release()
+        await watcher.await_durable()
+        await ingestor.close()
+
+    play(story)
+
+
+def test_without_a_clock_it_is_the_machines() -> None:
+    async def story() -> None:
+        config = IngestorConfig(object_store_config=WHERE, flush_interval=timedelta(milliseconds=1))
+        async with Ingestor(config, store=MemoryStore(clock=SystemClock())) as ingestor:
+            await (await ingestor.ingest(entries("a"))).await_durable()
+
+    asyncio.run(story())
