@@ -8,11 +8,20 @@ from lakehead.wire.queue_manifests import ProducerManifest
 
 _MEMORY = 0.7
 """How much of an estimate is kept when something new is learned."""
+_GROWTH = 2.0
+"""How many times the estimate one request may count for: one that hung says nothing of the next."""
+_ALWAYS_BELIEVED = 0.05
+"""How long a request may take, in seconds, to be believed whatever the estimate is; the first of all has none."""
+_SLOWEST = 1.0
+"""The most that one request counts for, in seconds."""
 _AT_ONCE = 5
 """How often a loser tries again at once, before it takes it that our estimates are wrong and waits longer each time."""
 _LONGEST = 2.0
+"""The longest wait of all, in seconds: then we look again."""
 _PATIENCE = 4.0
 """How many requests' time each of the others gets for its turn, before it is taken to have nothing to write."""
+_MOST_PATIENCE = 10.0
+"""How long all of them together are waited for at most, in seconds."""
 _EARLY = 0.7
 """How much of a request's time we look too early: the others may be quicker than we think."""
 
@@ -40,7 +49,8 @@ class Turns:
         return not self._others
 
     def took(self, seconds: float) -> None:
-        """Learn how long a request took."""
+        """Learn how long a request took; one that took very long counts for less."""
+        seconds = min(seconds, _SLOWEST, max(_ALWAYS_BELIEVED, _GROWTH * self._seconds))
         self._seconds = _MEMORY * self._seconds + (1 - _MEMORY) * seconds if self._seconds else seconds
 
     def wrote(self, who: str, manifest: ProducerManifest) -> None:
@@ -51,14 +61,15 @@ class Turns:
 
     def before_first(self) -> float:
         """How long to wait before a new append is tried, in seconds."""
-        return max(0.0, self._heard + self._others * self._seconds - self._clock.monotonic())
+        return min(_LONGEST, max(0.0, self._heard + self._others * self._seconds - self._clock.monotonic()))
 
     def before_write(self, who: str, manifest: ProducerManifest) -> float:
         """How long to let others go first before looking at the manifest again; 0 if it is our turn."""
         ahead = self._ahead(who, manifest)
-        if not ahead or self._clock.monotonic() >= self._heard + _PATIENCE * self._others * self._seconds:
+        patience = min(_MOST_PATIENCE, _PATIENCE * self._others * self._seconds)
+        if not ahead or self._clock.monotonic() >= self._heard + patience:
             return 0.0
-        return (ahead - _EARLY) * self._seconds
+        return min(_LONGEST, (ahead - _EARLY) * self._seconds)
 
     def before_retry(self, conflicts: int) -> float:
         """How long to wait before an append is tried again that met another writer that often, in seconds."""

@@ -146,3 +146,89 @@ def test_what_comes_while_a_write_is_refused_goes_along_with_the_next_try() -> N
         assert scene.store.count(writes(PAIR.producer)) == 3, "one that was refused, and one for both"
 
     play(story)
+
+
+def waits(rotation: Rotation) -> list[float]:
+    """Every wait that is answered now, the longest that chance allows."""
+    return [
+        rotation.turns.before_first(),
+        rotation.turns.before_write("we", rotation.manifest),
+        max(rotation.turns.before_retry(conflicts) for conflicts in (1, 5, 100)),
+    ]
+
+
+def test_one_slow_answer_hardly_delays_the_next_turns() -> None:
+    async def story(scene: Scene) -> None:
+        rotation = Rotation(scene)
+        rotation.write("a", "we", "a", "we")
+        usual = rotation.turns.before_write("we", rotation.manifest)
+        rotation.turns.took(50)
+        rotation.write("a", "we")
+        assert 0 < rotation.turns.before_write("we", rotation.manifest) < 1.5 * usual
+        assert rotation.turns.before_first() < 2 * REQUEST
+
+    play(story)
+
+
+def test_a_store_that_has_become_slow_is_learned_within_some_requests_and_so_is_one_that_is_quick_again() -> None:
+    async def story(scene: Scene) -> None:
+        rotation = Rotation(scene)
+        rotation.write("a", "we", "a", "we")
+        usual = rotation.turns.before_write("we", rotation.manifest)
+        for _ in range(12):
+            rotation.turns.took(10 * REQUEST)
+        assert rotation.turns.before_write("we", rotation.manifest) > 6 * usual
+        for _ in range(12):
+            rotation.turns.took(REQUEST)
+        assert rotation.turns.before_write("we", rotation.manifest) < 1.5 * usual
+
+    play(story)
+
+
+def test_no_wait_is_longer_than_two_seconds_whatever_was_learned_first_and_however_many_take_part() -> None:
+    async def story(scene: Scene) -> None:
+        rotation = Rotation(scene)
+        rotation.turns = Turns(scene.clock, scene.world.random)
+        for _ in range(20):
+            rotation.turns.took(50)
+        names = [f"producer-{number}" for number in range(200)]
+        rotation.write(*names, "we", *names, "we")
+        assert 0 < max(waits(rotation)) <= 2
+
+    play(story)
+
+
+def test_those_who_are_gone_are_waited_for_ten_seconds_in_all_whatever_was_learned() -> None:
+    async def story(scene: Scene) -> None:
+        rotation = Rotation(scene)
+        for _ in range(50):
+            rotation.turns.took(50)
+        names = [f"producer-{number}" for number in range(200)]
+        rotation.write(*names, "we", *names, "we")
+        began = scene.clock.monotonic()
+        while pause := rotation.turns.before_write("we", rotation.manifest):
+            await scene.later(pause)
+        assert scene.clock.monotonic() - began < 12.5
+
+    play(story)
+
+
+def test_a_hung_request_does_not_hold_up_the_appends_after_it() -> None:
+    async def story(scene: Scene) -> None:
+        ours, theirs = scene.ingestor(), scene.ingestor()
+        for _ in range(5):
+            for each in (ours, theirs):
+                await (await each.ingest(entries("x"))).await_durable()
+        scene.store.hold(writes(PAIR.producer))
+        hung = await ours.ingest(entries("hung"))
+        await scene.later(50)
+        scene.store.release()
+        await hung.await_durable()
+        began = scene.clock.monotonic()
+        for _ in range(3):
+            await (await ours.ingest(entries("x"))).await_durable()
+        assert scene.clock.monotonic() - began < 1
+        await ours.close()
+        await theirs.close()
+
+    play(story)
