@@ -10,6 +10,7 @@ from lakehead.buffer.batches import Batches
 from lakehead.buffer.config import BatchFormat, IngestorConfig
 from lakehead.buffer.counts import Counts
 from lakehead.buffer.errors import Refused
+from lakehead.buffer.flush_failures import FlushFailures
 from lakehead.buffer.lane import MOST_ENTRIES, Encode, Lane
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
@@ -60,6 +61,7 @@ class Ingestor:
         self._clock = means.clock
         self._since_yield = 0
         self._room = Room(config.max_unflushed_bytes, means.counts)
+        self._failures = FlushFailures()
         owner = PrefixOwner(config.data_path_prefix, config.manifest_path, means)
         batches = Batches(config.data_path_prefix, means, owner)
         self._lanes = [self._lane(config, means, batches, number) for number in range(config.partitions)]
@@ -109,6 +111,7 @@ class Ingestor:
         error = await self._flush_all()
         for lane in self._lanes:
             await lane.stopped()
+        self._failures.closed()
         if error:
             raise error.with_traceback(None)
 
@@ -157,6 +160,7 @@ class Ingestor:
             batches,
             means,
             self._room,
+            self._failures,
             encode=_ENCODERS[config.batch_format],
             flush_seconds=config.flush_interval.total_seconds(),
             flush_bytes=config.flush_size_bytes,

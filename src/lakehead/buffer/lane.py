@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.buffer.batches import Batches, StoredBatch, store_for
+from lakehead.buffer.flush_failures import FlushFailures
 from lakehead.buffer.means import Means
 from lakehead.buffer.producer import Producer, StoreAgain
 from lakehead.buffer.room import Room
@@ -43,6 +44,7 @@ class Lane:
         batches: Batches,
         means: Means,
         room: Room,
+        failures: FlushFailures,
         *,
         encode: Encode,
         flush_seconds: float,
@@ -52,6 +54,7 @@ class Lane:
         self._batches = batches
         self._means = means
         self._room = room
+        self._failures = failures
         self._encode = encode
         self._flush_seconds = flush_seconds
         self._flush_bytes = flush_bytes
@@ -150,8 +153,10 @@ class Lane:
         if isinstance(outcome, str):
             seconds = self._means.clock.monotonic() - batch.opened
             counts.flushed(entries=batch.count, size=batch.size, seconds=seconds)
+            self._failures.succeeded(self._producer.file.key)
             batch.outcome.set_result(outcome)
         else:
             counts.flushes_failed += 1
+            self._failures.failed(self._producer.file.key, outcome)
             batch.outcome.set_exception(outcome)
             batch.outcome.exception()  # it is no fault that nobody watches
