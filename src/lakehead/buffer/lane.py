@@ -87,7 +87,7 @@ class Lane:
     @property
     def unresolved(self) -> "list[asyncio.Future[str]]":
         """What becomes of each batch that is neither durable nor given up, the oldest first."""
-        return list(self._unresolved)
+        return [each for each in self._unresolved if not each.done()]
 
     async def stopped(self) -> None:
         """Wait until no task is left, once everything is resolved."""
