@@ -79,7 +79,7 @@ class IngestorConfig:
     """A batch that exceeds this many bytes of keys and values is flushed at once."""
 
     max_unflushed_bytes: int = sys.maxsize
-    """`ingest` waits while more bytes of keys and values than this are not durable yet."""
+    """`ingest` waits while more bytes of keys and values than this are not durable yet. An empty entry counts as 1."""
 
     batch_format: BatchFormat = BatchFormat.JSON
 

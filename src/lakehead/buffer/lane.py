@@ -29,6 +29,9 @@ class Batch:
     opened: float
     entries: list[KeyValueEntry] = field(default_factory=list)
     size: int = 0
+    """Bytes of keys and values."""
+    taken: int = 0
+    """What it counts for against the limit: an entry without a byte takes memory too."""
     count: int = 0
     body: bytes = b""
     timer: "asyncio.Task[None] | None" = None
@@ -68,7 +71,9 @@ class Lane:
         batch = self._open or self._opened()
         batch.entries.extend(entries)
         batch.size += size
-        self._room.take(size)
+        taken = max(size, len(entries))
+        batch.taken += taken
+        self._room.take(taken)
         if batch.size > self._flush_bytes or len(batch.entries) >= MOST_ENTRIES:
             self.flush()
         return batch.outcome
@@ -147,7 +152,7 @@ class Lane:
     def _resolve(self, batch: Batch, outcome: str | BaseException) -> None:
         counts = self._means.counts
         batch.body = b""
-        self._room.give_back(batch.size)
+        self._room.give_back(batch.taken)
         if batch.outcome.done():
             return
         if isinstance(outcome, str):
@@ -158,5 +163,18 @@ class Lane:
         else:
             counts.flushes_failed += 1
             self._failures.failed(self._producer.file.key, outcome)
-            batch.outcome.set_exception(outcome)
+            batch.outcome.set_exception(_without_frames(outcome))
             batch.outcome.exception()  # it is no fault that nobody watches
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Whoever keeps the watcher of a failed batch must not keep what the frames held: whole batches and manifests."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += [each.__cause__, each.__context__]
+    return error

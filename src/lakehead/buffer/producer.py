@@ -178,7 +178,7 @@ class Producer:
             except (OutcomeUnknown, Unavailable) as error:
                 if isinstance(error, OutcomeUnknown):
                     group.doubt = error
-                group.failures.append(error)
+                group.failures.append(error.with_traceback(None))  # its frames hold whole manifests
                 if len(group.failures) == MOST_FAILURES:
                     break
                 await self._wait(pause)
