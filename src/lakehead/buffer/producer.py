@@ -138,7 +138,7 @@ class Producer:
             try:
                 await self._append(self._group)
             except LakeheadError as error:
-                fail(self._group.waiting, error)
+                fail(self._group.waiting, self._or_in_doubt(self._group, error))
             except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must hear of it
                 fail(self._group.waiting, self._interrupted(self._group, f"failed in an unforeseen way ({error!r})"))
 
@@ -169,12 +169,8 @@ class Producer:
                     return
                 group.conflicts += 1
                 await self._wait(self._turns.before_retry(group.conflicts))
-            except Forgotten:
+            except (Forgotten, QueueFull):
                 raise
-            except QueueFull:
-                if group.doubt is None:
-                    raise
-                break
             except (OutcomeUnknown, Unavailable) as error:
                 if isinstance(error, OutcomeUnknown):
                     group.doubt = error
@@ -314,12 +310,19 @@ class Producer:
             partitions=self._partitions,
         )
 
+    def _or_in_doubt(self, group: Group, error: LakeheadError) -> LakeheadError:
+        """Why an append was given up; but whatever it was, it says nothing of an earlier try without an answer."""
+        if group.doubt is None or isinstance(error, OutcomeUnknown):
+            return error
+        unknown = OutcomeUnknown(
+            f"An append to {self.file.key} was left without an answer ({group.doubt}). "
+            "It may be queued, or be queued yet. Look before trying again."
+        )
+        unknown.__cause__ = error
+        return unknown
+
     def _gave_up(self, group: Group) -> LakeheadError:
         key = self.file.key
-        if group.doubt is not None:
-            return OutcomeUnknown(
-                f"An append to {key} was left without an answer ({group.doubt}). It may be queued, or be queued yet."
-            )
         if len(group.failures) == MOST_FAILURES:
             return Unavailable(f"Nothing was appended to {key} ({group.failures[-1]}). Try again later.")
         return Contended(

@@ -8,7 +8,8 @@ import pytest
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.producer import MOST_PRODUCERS, Producer
 from lakehead.buffer.watcher import Durable
-from lakehead.errors import OutcomeUnknown
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown
+from lakehead.wire.errors import Unreadable
 from tests.unit.buffer.scene import LOST, PAIR, Call, Scene, entries, play, writes
 
 
@@ -95,5 +96,49 @@ def test_a_manifest_that_went_back_settles_nothing() -> None:
         scene.store.release()
         with pytest.raises(OutcomeUnknown):
             await ours
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [Misconfigured("access denied"), Unreadable("no JSON")], ids=["denied", "unreadable"])
+def test_an_append_in_doubt_stays_in_doubt_when_the_next_look_fails_for_good(error: LakeheadError) -> None:
+    async def story(scene: Scene) -> None:
+        await producer(scene).append("old")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=True)
+        ours = asyncio.ensure_future(producer(scene).append("ours"))
+        while scene.store.count(writes(PAIR.producer)) != 2:
+            await scene.later(0)
+        scene.store.break_(reads, error)
+        with pytest.raises(OutcomeUnknown, match="may be queued"):
+            await ours
+        assert (await scene.producer()).pending == ("old", "ours")
+
+    play(story)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_batch_in_doubt_is_stored_again_only_once_its_earlier_try_can_no_longer_land(*, applied: bool) -> None:
+    """Orphan GC raises its number while an append has no answer."""
+
+    async def story(scene: Scene) -> None:
+        await scene.fill("old")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=applied)
+        ingestor = scene.ingestor()
+        watcher = await ingestor.ingest(entries("ours"))
+        await scene.later(0.1)
+        while scene.store.count(writes(PAIR.producer)) != 2:
+            await scene.later(0)
+        scene.store.hold(reads)
+        await scene.later(1)
+        file = PairFiles.of(PAIR, replace(scene.means(), store=scene.store.inner)).producer
+        seen = await file.read()
+        assert await file.write(seen, replace(seen.manifest, gc=seen.manifest.gc + 1))
+        scene.store.release()
+        await watcher.await_durable()
+        await ingestor.close()
+        assert ingestor.counts.batches_stored_again == (0 if applied else 1)
+        assert isinstance(outcome := watcher.result(), Durable)
+        assert outcome.locations[0] in (await scene.producer()).pending
+        assert await scene.all_of(scene.collector()) == ["old", "ours"]
 
     play(story)
