@@ -7,17 +7,17 @@ from typing import Self
 from zlib import crc32
 
 from lakehead.buffer.batches import Batches
+from lakehead.buffer.byte_budget import ByteBudget
 from lakehead.buffer.config import BatchFormat, IngestorConfig
 from lakehead.buffer.counts import Counts
 from lakehead.buffer.errors import Refused
 from lakehead.buffer.flush_failures import FlushFailures
-from lakehead.buffer.lane import MOST_ENTRIES, Encode, Lane
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.ownership import PrefixOwner
+from lakehead.buffer.partition_writer import MOST_ENTRIES, Encode, PartitionWriter
 from lakehead.buffer.producer import Producer
-from lakehead.buffer.room import Room
 from lakehead.buffer.watcher import WriteWatcher
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import LakeheadError
@@ -60,11 +60,11 @@ class Ingestor:
         self.counts = means.counts
         self._clock = means.clock
         self._since_yield = 0
-        self._room = Room(config.max_unflushed_bytes, means.counts)
+        self._budget = ByteBudget(config.max_unflushed_bytes, means.counts)
         self._failures = FlushFailures()
         owner = PrefixOwner(config.data_path_prefix, config.manifest_path, means)
         batches = Batches(config.data_path_prefix, means, owner)
-        self._lanes = [self._lane(config, means, batches, number) for number in range(config.partitions)]
+        self._writers = [self._writer(config, means, batches, number) for number in range(config.partitions)]
         self._closed = False
 
     async def ingest(self, entries: Sequence[KeyValueEntry]) -> WriteWatcher:
@@ -82,16 +82,16 @@ class Ingestor:
             self._since_yield = 0
             await self._clock.sleep(0)
             self._check_open()
-        if self._room.is_exceeded:
-            await self._wait_for_room()
+        if self._budget.is_exceeded:
+            await self._wait_for_budget()
         if not entries:
             return WriteWatcher(())
-        if len(self._lanes) == 1:
-            return WriteWatcher([self._lanes[0].add(entries, size)])
+        if len(self._writers) == 1:
+            return WriteWatcher([self._writers[0].add(entries, size)])
         parts: dict[int, list[KeyValueEntry]] = {}
         for entry in entries:
-            parts.setdefault(crc32(entry.key) % len(self._lanes), []).append(entry)
-        return WriteWatcher([self._lanes[number].add(part, _size(part)) for number, part in sorted(parts.items())])
+            parts.setdefault(crc32(entry.key) % len(self._writers), []).append(entry)
+        return WriteWatcher([self._writers[number].add(part, _size(part)) for number, part in sorted(parts.items())])
 
     async def flush(self) -> None:
         """Flush everything that was taken so far, and wait until all of it is durable or has failed.
@@ -107,10 +107,10 @@ class Ingestor:
         It can be called again, also after it was cancelled.
         """
         self._closed = True
-        self._room.wake()
+        self._budget.wake()
         error = await self._flush_all()
-        for lane in self._lanes:
-            await lane.stopped()
+        for writer in self._writers:
+            await writer.stopped()
         self._failures.closed()
         if error:
             raise error.with_traceback(None)
@@ -126,27 +126,27 @@ class Ingestor:
     async def _flush_all(self) -> LakeheadError | None:
         """Wait until everything that was taken so far is durable or has failed; the first error."""
         self._begin_to_flush()
-        outcomes = [outcome for lane in self._lanes for outcome in lane.unresolved]
+        outcomes = [outcome for writer in self._writers for outcome in writer.unresolved]
         if outcomes:
             await asyncio.wait(outcomes)
         errors = (WriteWatcher([each]).result() for each in outcomes)
         return next((error for error in errors if isinstance(error, LakeheadError)), None)
 
     def _begin_to_flush(self) -> None:
-        for lane in self._lanes:
-            lane.flush()
+        for writer in self._writers:
+            writer.flush()
 
-    async def _wait_for_room(self) -> None:
-        while not self._room.is_left:
+    async def _wait_for_budget(self) -> None:
+        while not self._budget.is_left:
             self._begin_to_flush()
-            await self._room.changed()
+            await self._budget.changed()
             self._check_open()
 
     def _check_open(self) -> None:
         if self._closed:
             raise Refused("The ingestor is closed and takes nothing more. Make a new one.")
 
-    def _lane(self, config: IngestorConfig, means: Means, batches: Batches, number: int) -> Lane:
+    def _writer(self, config: IngestorConfig, means: Means, batches: Batches, number: int) -> PartitionWriter:
         files = PairFiles.of(Pair.of(config.manifest_path, number), means)
         producer = Producer(
             files.producer,
@@ -155,11 +155,11 @@ class Ingestor:
             partitions=config.partitions,
             root=PairFiles.of(Pair.of(config.manifest_path), means).producer if number else None,
         )
-        return Lane(
+        return PartitionWriter(
             producer,
             batches,
             means,
-            self._room,
+            self._budget,
             self._failures,
             encode=_ENCODERS[config.batch_format],
             flush_seconds=config.flush_interval.total_seconds(),

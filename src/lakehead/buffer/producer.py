@@ -276,8 +276,8 @@ class Producer:
         """Make sure that the first partition's manifest says how many there are, before another one is used."""
         seen = await root.read()
         if not seen.manifest.partitions and not seen.manifest.sealed:
-            told = replace(seen.manifest, partitions=self._partitions, data_path_prefix=self._prefix)
-            if not await root.write(seen, told):
+            settled = replace(seen.manifest, partitions=self._partitions, data_path_prefix=self._prefix)
+            if not await root.write(seen, settled):
                 raise Unavailable(f"Somebody else has just written {root.key}. Try again.")
         else:
             await self._check_settings(seen.manifest)

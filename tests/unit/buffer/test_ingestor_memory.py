@@ -28,7 +28,7 @@ def test_the_watcher_of_a_batch_that_failed_does_not_keep_its_body(which: Any, e
         await scene.later(600)
         outcome = watcher.result()
         assert isinstance(outcome, Unavailable | OutcomeUnknown)
-        kept = [*chain(outcome), *ingestor._lanes[0]._producer._group.failures]
+        kept = [*chain(outcome), *ingestor._writers[0]._producer._group.failures]
         assert [each.__traceback__ for each in kept if each.__traceback__] == [], "a frame keeps what it works with"
         await ingestor.close()
 

@@ -130,14 +130,14 @@ def test_what_comes_while_a_write_is_refused_goes_along_with_the_next_try() -> N
         await (await ours.ingest(entries("1"))).await_durable()
         scene.store.hold(writes(PAIR.producer))
         first = await ours.ingest(entries("2"))
-        ours._lanes[0].flush()
+        ours._writers[0].flush()
         while scene.store.count(writes(PAIR.producer)) < 2:
             await scene.later(0.001)
         there = await scene.store.inner.get(PAIR.producer)
         assert there is not None
         await scene.store.inner.replace(PAIR.producer, there.body + b" ", there.meta.version)
         second = await ours.ingest(entries("3"))
-        ours._lanes[0].flush()
+        ours._writers[0].flush()
         await scene.later(0.01)
         scene.store.release()
 

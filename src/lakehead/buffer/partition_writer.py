@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.buffer.batches import Batches, StoredBatch, store_for
+from lakehead.buffer.byte_budget import ByteBudget
 from lakehead.buffer.flush_failures import FlushFailures
 from lakehead.buffer.means import Means
 from lakehead.buffer.producer import Producer, StoreAgain
-from lakehead.buffer.room import Room
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import KeyValueEntry
 
@@ -38,7 +38,7 @@ class Batch:
     storing: "asyncio.Task[StoredBatch | LakeheadError] | None" = None
 
 
-class Lane:
+class PartitionWriter:
     """Takes entries, and flushes them by size, by time, or when it is told to."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Lane:
         producer: Producer,
         batches: Batches,
         means: Means,
-        room: Room,
+        budget: ByteBudget,
         failures: FlushFailures,
         *,
         encode: Encode,
@@ -56,7 +56,7 @@ class Lane:
         self._producer = producer
         self._batches = batches
         self._means = means
-        self._room = room
+        self._budget = budget
         self._failures = failures
         self._encode = encode
         self._flush_seconds = flush_seconds
@@ -73,7 +73,7 @@ class Lane:
         batch.size += size
         taken = max(size, len(entries))
         batch.taken += taken
-        self._room.take(taken)
+        self._budget.take(taken)
         if batch.size > self._flush_bytes or len(batch.entries) >= MOST_ENTRIES:
             self.flush()
         return batch.outcome
@@ -152,7 +152,7 @@ class Lane:
     def _resolve(self, batch: Batch, outcome: str | BaseException) -> None:
         counts = self._means.counts
         batch.body = b""
-        self._room.give_back(batch.taken)
+        self._budget.give_back(batch.taken)
         if batch.outcome.done():
             return
         if isinstance(outcome, str):

@@ -5,7 +5,7 @@ import asyncio
 from lakehead.buffer.counts import Counts
 
 
-class Room:
+class ByteBudget:
     """Counts unflushed bytes, and lets callers wait until there are few enough."""
 
     def __init__(self, limit: int, counts: Counts) -> None:
