@@ -5,7 +5,9 @@ import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -31,6 +33,8 @@ from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced
 
 PAGE_SIZE = 1000
 LOCKS = 64
+THREADS = 16
+"""How many calls of one store are at work at once; the others wait for a thread."""
 
 _OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 
@@ -49,6 +53,9 @@ class LocalStore:
     A version is the file's time, inode and size. The time is now plus up to a second of chance, and later than that of
     the object it replaces, so versions do not repeat, even if the machine's clock is set back. Every segment of a key
     is opened relative to the one before it and symbolic links are not followed, so no key leads out of the root.
+
+    Calls work in threads of the store's own, which end when the store is dropped, so whoever fills asyncio's threads
+    does not hold them up. A cancelled call that has not begun never does; one that has begun runs to its end.
     """
 
     def __init__(self, root: Path, *, clock: Clock, ids: Ids, random: Random) -> None:
@@ -57,6 +64,9 @@ class LocalStore:
         self._ids = ids
         self._random = random
         self._prepared = False
+        self._executor: ThreadPoolExecutor | None = None
+        self._process = 0
+        """The process whose threads the executor has: a fork has none of them."""
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         """Store the object only if the key is absent."""
@@ -303,7 +313,7 @@ class LocalStore:
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await asyncio.to_thread(work, *args, **kwargs)
+            return await asyncio.get_running_loop().run_in_executor(self._threads(), partial(work, *args, **kwargs))
         except LakeheadError:
             raise
         except OSError as error:
@@ -313,3 +323,11 @@ class LocalStore:
                     "check that its parent exists and that this user may read and write it."
                 ) from error
             raise Unavailable(f"The folder {self._root} did not work ({error}).") from error
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """Our threads. Two callers who need them first at once may make them twice; what is not kept ends by itself."""
+        executor = self._executor
+        if executor is None or self._process != os.getpid():
+            executor = ThreadPoolExecutor(THREADS, thread_name_prefix="lakehead-store")
+            self._executor, self._process = executor, os.getpid()
+        return executor
