@@ -22,7 +22,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store of each kind, empty, that no other test sees."""
     openers: dict[str, Callable[[], Store]] = {
-        "memory": lambda: open_store("memory://"),
+        "memory": lambda: open_store(f"memory://{uuid4()}"),
         "local": lambda: open_store(f"file://{tmp_path}/store"),
         "seaweed": lambda: open_store(
             f"s3://{BUCKET}/{uuid4()}", request.getfixturevalue("seaweed").settings(request_timeout=60)

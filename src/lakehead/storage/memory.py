@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
+from threading import Lock
 
 from lakehead.clock import Clock
 from lakehead.storage.keys import check_key, check_listing, check_start
@@ -9,33 +10,38 @@ from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced
 
 
 class MemoryStore:
-    """Objects in a dictionary. Each call is one step of the event loop, so it is atomic without a lock."""
+    """Objects in a dictionary. Event loops in several threads may use it: each call is atomic."""
 
     def __init__(self, *, clock: Clock, page_size: int = 1000) -> None:
         self._clock = clock
         self._page_size = page_size
         self._objects: dict[str, Object] = {}
         self._writes = 0
+        self._lock = Lock()
+        """Held for every change, and by a listing while it makes a page; never across an await."""
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         """Store the object only if the key is absent."""
         check_key(key)
-        if (there := self._objects.get(key)) is not None:
-            return Exists(there.meta.version)
-        return Created(self._store(key, body))
+        with self._lock:
+            if (there := self._objects.get(key)) is not None:
+                return Exists(there.meta.version)
+            return Created(self._store(key, body))
 
     async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
         """Store the object only if it is still that version."""
         check_key(key)
-        there = self._objects.get(key)
-        if there is None or there.meta.version != version:
-            return Stale(there.meta.version if there else None)
-        return Replaced(self._store(key, body))
+        with self._lock:
+            there = self._objects.get(key)
+            if there is None or there.meta.version != version:
+                return Stale(there.meta.version if there else None)
+            return Replaced(self._store(key, body))
 
     async def put(self, key: str, body: bytes) -> Version:
         """Store the object whatever is there."""
         check_key(key)
-        return self._store(key, body)
+        with self._lock:
+            return self._store(key, body)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         """The object or a range of it, or None where it is absent."""
@@ -57,20 +63,21 @@ class MemoryStore:
         check_listing(folder, start_after)
         below = f"{folder}/" if folder else ""
         while True:
-            keys = sorted((key for key in self._objects if key.startswith(below)), key=str.encode)
-            first = bisect_right(keys, start_after.encode(), key=str.encode)
-            page = keys[first : first + self._page_size]
-            if page:
-                metas = (self._objects[key].meta for key in page)
+            with self._lock:
+                keys = sorted((key for key in self._objects if key.startswith(below)), key=str.encode)
+                first = bisect_right(keys, start_after.encode(), key=str.encode)
+                metas = [self._objects[key].meta for key in keys[first : first + self._page_size]]
+            if metas:
                 yield [Entry(meta.key, meta.size, meta.modified_ns) for meta in metas]
-            if len(page) < self._page_size:
+            if len(metas) < self._page_size:
                 return
-            start_after = page[-1]
+            start_after = metas[-1].key
 
     async def delete(self, key: str) -> None:
         """Make the object absent."""
         check_key(key)
-        self._objects.pop(key, None)
+        with self._lock:
+            self._objects.pop(key, None)
 
     def _store(self, key: str, body: bytes) -> Version:
         self._writes += 1

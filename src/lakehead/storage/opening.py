@@ -15,7 +15,10 @@ from lakehead.storage.memory import MemoryStore
 from lakehead.storage.port import Store
 from lakehead.storage.remote import RemoteStore
 
-FORMS = "file:///folder, memory://, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+FORMS = "file:///folder, memory://name, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+
+_in_memory: dict[str, MemoryStore] = {}
+"""The stores of this process, by name."""
 
 
 def open_store(
@@ -28,7 +31,9 @@ def open_store(
 ) -> Store:
     """The store that a URL names. Nothing is sent or written yet; `probe` tells whether the store can be used.
 
-    `file:///folder` is a folder of this machine, made with the first object. `memory://` is a new, empty store.
+    `file:///folder` is a folder of this machine, made with the first object. `memory://` and `memory://name` are stores
+    of this process, one for each name: whoever opens one, in any thread, sees the same objects until the process ends.
+    Their times are by the clock of whoever opened them first.
     `s3://bucket/prefix`, `gs://bucket/prefix` and `az://container/prefix` take `?endpoint=…` and `&region=…`.
     """
     settings = settings or StoreSettings()
@@ -38,8 +43,8 @@ def open_store(
     parts = _split(url)
     match parts.scheme:
         case "memory":
-            _forbid(url, parts, host=True, path=True)
-            return MemoryStore(clock=clock)
+            _forbid(url, parts, path=True)
+            return _in_memory.setdefault(parts.netloc, MemoryStore(clock=clock))
         case "file":
             _forbid(url, parts, host=True)
             if not parts.path.strip("/"):
@@ -68,10 +73,12 @@ def _forbid(url: str, parts: SplitResult, *, host: bool = False, path: bool = Fa
     if parts.query:
         raise Misconfigured(f"The store URL {url!r} takes no settings after '?'.")
     if host and parts.netloc:
-        hint = f"Write file:///{parts.netloc}{parts.path}" if parts.scheme == "file" else f"Write {parts.scheme}://"
-        raise Misconfigured(f"The store URL {url!r} names a host, {parts.netloc!r}, and takes none. {hint}.")
+        raise Misconfigured(
+            f"The store URL {url!r} names a host, {parts.netloc!r}, and takes none. "
+            f"Write file:///{parts.netloc}{parts.path}."
+        )
     if path and parts.path.strip("/"):
-        raise Misconfigured(f"The store URL {url!r} takes no path. Write {parts.scheme}://.")
+        raise Misconfigured(f"The store URL {url!r} takes no path. Write {parts.scheme}://name.")
 
 
 def _remote(

@@ -16,8 +16,9 @@ AZURE = StoreSettings(credentials={"account_name": "name", "account_key": "Y2FuY
 GCS = StoreSettings(credentials={"skip_signature": "true"})
 
 
-def test_a_memory_url_opens_a_new_store() -> None:
-    assert isinstance(open_store("memory://"), MemoryStore)
+@pytest.mark.parametrize("url", ["memory://", "memory://name"])
+def test_a_memory_url_opens_a_store_in_memory(url: str) -> None:
+    assert isinstance(open_store(url), MemoryStore)
 
 
 @pytest.mark.parametrize("name", ["lake", "with space", "ünï", "100%"])
@@ -67,8 +68,9 @@ def test_a_cloud_url_opens_without_sending_anything(url: str, settings: StoreSet
         ("file:///", "names no folder"),
         ("file://host/folder", "file:///host/folder"),
         ("file:///folder?mode=1", "no settings"),
-        ("memory://name", "names a host"),
         ("memory:///path", "takes no path"),
+        ("memory://name/path", "takes no path"),
+        ("memory://name?mode=1", "no settings"),
     ],
 )
 def test_a_bad_url_is_one_sentence_that_names_what_is_wrong(url: str, said: str) -> None:
