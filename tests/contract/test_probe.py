@@ -2,9 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import count
+from uuid import uuid4
 
 import pytest
 
@@ -17,11 +20,12 @@ from lakehead.ids import RandomIds
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.opening import open_store
-from lakehead.storage.port import Created, Exists
-from lakehead.storage.probe import FOLDER, RACERS, probe
+from lakehead.storage.port import Created, Entry, Exists
+from lakehead.storage.probe import FOLDER, LEFT_BEHIND_NS, RACERS, probe
 from lakehead.storage.proven import Proven
 from lakehead.wire.batch import KeyValueEntry
 from tests.contract.scene import run
+from tests.contract.state_scene import HandClock
 from tests.faults.proxy import Request, answer, failure, loopback
 from tests.servers.seaweed import BUCKET
 
@@ -31,12 +35,14 @@ class TinyS3:
 
     def __init__(self, *, ignored: str | None) -> None:
         self.objects: dict[str, tuple[str, str, bytes]] = {}
+        self.probes = 0
         self._ignored = ignored
         self._versions: Iterator[int] = count(1)
 
     async def handle(self, request: Request) -> bytes:
         match request.method:
             case "PUT":
+                self.probes += f"/{FOLDER}/" in request.target and not request.body
                 return self._put(request)
             case "POST":
                 keys = re.findall(r"<Key>([^<]+)</Key>", request.body.decode())
@@ -44,6 +50,8 @@ class TinyS3:
                     self.objects.pop(f"/{BUCKET}/{key}", None)
                 deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
                 return answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode(), Content_Type="application/xml")
+            case _ if "?list-type=2" in request.target or "&list-type=2" in request.target:
+                return answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
             case _:
                 return self._get(request)
 
@@ -79,7 +87,7 @@ async def serving(server: TinyS3) -> AsyncIterator[ObjectStoreConfig]:
     async with loopback(server.handle) as endpoint:
         credentials = {"access_key_id": "any", "secret_access_key": "any"}
         settings = StoreSettings(endpoint=endpoint, region="us-east-1", credentials=credentials)
-        yield ObjectStoreConfig(url=f"s3://{BUCKET}", settings=settings)
+        yield ObjectStoreConfig(url=f"s3://{BUCKET}/{uuid4()}", settings=settings)
 
 
 async def probe_tiny(server: TinyS3) -> None:
@@ -121,10 +129,13 @@ class Watched(MemoryStore):
         super().__init__(clock=SystemClock())
         self.probes = 0
         self.failure: LakeheadError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         if key.startswith(FOLDER) and not body:
             self.probes += 1
+            await self.gate.wait()
             failure, self.failure = self.failure, None
             if failure is not None:
                 raise failure
@@ -134,7 +145,7 @@ class Watched(MemoryStore):
 def test_a_proven_store_is_probed_once_whoever_writes_first() -> None:
     async def story() -> None:
         watched = Watched()
-        store = Proven(watched, RandomIds())
+        store = Proven(watched, RandomIds(), uuid4())
 
         assert await store.get("nothing") is None
         assert watched.probes == 0, "reading asks nothing of a store"
@@ -146,12 +157,83 @@ def test_a_proven_store_is_probed_once_whoever_writes_first() -> None:
     run(story())
 
 
+def test_a_store_is_proved_once_in_a_process_however_often_and_wherever_it_is_opened() -> None:
+    watched, identity = Watched(), uuid4()
+
+    async def open_several() -> None:
+        await asyncio.gather(*(Proven(watched, RandomIds(), identity).prove() for _ in range(8)))
+
+    run(open_several())
+    run(open_several())
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run, open_several()).result()
+    assert watched.probes == 1
+
+    run(Proven(watched, RandomIds(), uuid4()).prove())
+    assert watched.probes == 2, "another store is another proof"
+
+
+def test_whoever_waits_for_a_probe_that_fails_is_told_of_it_and_the_next_one_probes_again() -> None:
+    async def story() -> None:
+        watched = Watched()
+        watched.failure = Unavailable("down")
+        store = Proven(watched, RandomIds(), uuid4())
+
+        watched.gate.clear()
+        proofs = [asyncio.create_task(store.prove()) for _ in range(4)]
+        await asyncio.sleep(0)
+        watched.gate.set()
+        told = await asyncio.gather(*proofs, return_exceptions=True)
+        assert [type(each) for each in told] == [Unavailable] * 4
+        assert watched.probes == 1
+
+        await store.prove()
+        assert watched.probes == 2
+
+    run(story())
+
+
+def test_a_probe_that_is_cancelled_is_made_by_whoever_waited_for_it() -> None:
+    async def story() -> None:
+        watched = Watched()
+        watched.gate.clear()
+        store = Proven(watched, RandomIds(), uuid4())
+        first, second = asyncio.create_task(store.prove()), asyncio.create_task(store.prove())
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not second.done()
+        watched.gate.set()
+        await second
+        assert watched.probes == 2
+
+    run(story())
+
+
+def test_whoever_stops_waiting_for_a_probe_does_not_stop_it() -> None:
+    async def story() -> None:
+        watched = Watched()
+        watched.gate.clear()
+        store = Proven(watched, RandomIds(), uuid4())
+        first, second = asyncio.create_task(store.prove()), asyncio.create_task(store.prove())
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        watched.gate.set()
+        await first
+        assert watched.probes == 1
+
+    run(story())
+
+
 @pytest.mark.parametrize("failure", [OutcomeUnknown("who knows"), Unavailable("down"), Misconfigured("no bucket")])
 def test_a_store_that_could_not_be_probed_takes_nothing_and_is_probed_again(failure: LakeheadError) -> None:
     async def story() -> None:
         watched = Watched()
         watched.failure = failure
-        store = Proven(watched, RandomIds())
+        store = Proven(watched, RandomIds(), uuid4())
 
         with pytest.raises(Misconfigured if isinstance(failure, Misconfigured) else Unavailable):
             await store.create("thing", b"")
@@ -163,23 +245,126 @@ def test_a_store_that_could_not_be_probed_takes_nothing_and_is_probed_again(fail
     run(story())
 
 
+# --- ingestors and collectors
+
+
 @pytest.mark.parametrize("ignored", ["if-none-match", "if-match"])
-def test_neither_an_ingestor_nor_a_collector_writes_to_a_store_that_ignores_a_precondition(ignored: str) -> None:
+def test_neither_an_ingestor_nor_a_collector_opens_on_a_store_that_ignores_a_precondition(ignored: str) -> None:
     async def story() -> None:
         server = TinyS3(ignored=ignored)
-        manifest = f"/{BUCKET}/ingest/manifest.json"
-        server.objects[manifest] = ('"0"', "", b'{"pending": ["ingest/a.batch"]}')
-        before = dict(server.objects)
         async with serving(server) as where:
+            prefix = where.url.removeprefix("s3:/")
+            server.objects[f"{prefix}/ingest/manifest.json"] = ('"0"', "", b'{"pending": ["ingest/a.batch"]}')
+            before = dict(server.objects)
             ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
-            watcher = await ingestor.ingest([KeyValueEntry(b"key", b"value")])
-            with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
-                await ingestor.close()
-            assert isinstance(watcher.result(), Misconfigured)
-
-            async with Collector(CollectorConfig(object_store_config=where), SystemClock()) as collector:
+            collector = Collector(CollectorConfig(object_store_config=where), SystemClock())
+            openings: list[Callable[[], Awaitable[object]]] = [
+                ingestor.__aenter__,
+                lambda: ingestor.ingest([KeyValueEntry(b"key", b"value")]),
+                collector.__aenter__,
+                collector.next_batch,
+            ]
+            for opening in openings:
                 with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
-                    await collector.next_batch()
+                    await opening()
+            await ingestor.close()  # it has taken nothing, so there is nothing to raise
+            await collector.close()
         assert server.objects == before
 
     run(story())
+
+
+def test_a_store_is_probed_when_an_ingestor_or_collector_opens_and_never_again() -> None:
+    async def story() -> None:
+        server = TinyS3(ignored=None)
+        async with serving(server) as where:
+            async with Ingestor(IngestorConfig(object_store_config=where), SystemClock()):
+                assert server.probes == 1
+            async with Collector(CollectorConfig(object_store_config=where), SystemClock()) as collector:
+                assert await collector.next_batch() is None
+            ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
+            await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
+            await ingestor.close()
+        assert server.probes == 1
+
+    run(story())
+
+
+def test_a_store_that_is_passed_in_is_not_probed() -> None:
+    async def story() -> None:
+        watched = Watched()
+        where = ObjectStoreConfig(url="memory://")
+        async with Ingestor(IngestorConfig(object_store_config=where), SystemClock(), store=watched) as ingestor:
+            await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
+        async with Collector(CollectorConfig(object_store_config=where), SystemClock(), store=watched) as collector:
+            assert await collector.next_batch() is not None
+        assert watched.probes == 0
+
+    run(story())
+
+
+# --- what a probe leaves behind
+
+
+class Aging(MemoryStore):
+    """Lets time pass, and fails deletes and listings where it is told to."""
+
+    def __init__(self) -> None:
+        self.hand = HandClock()
+        super().__init__(clock=self.hand)
+        self.failure: LakeheadError | None = None
+
+    async def delete(self, key: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        await super().delete(key)
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
+        if self.failure is not None:
+            raise self.failure
+        async for page in super().list(folder, start_after=start_after):
+            yield page
+
+
+def test_a_probe_deletes_what_crashed_ones_left_an_hour_ago_and_nothing_else() -> None:
+    async def story() -> None:
+        store = Aging()
+        old, young = (f"{FOLDER}/{uuid4()}" for _ in range(2))
+        others = [f"{FOLDER}/notes", f"{FOLDER}/{uuid4()}/inner", f"elsewhere/{uuid4()}"]
+        for key in (old, *others):
+            await store.put(key, b"")
+        store.hand.at += timedelta(microseconds=LEFT_BEHIND_NS // 1000)
+        await store.put(young, b"")
+        store.hand.at += timedelta(seconds=1)
+
+        await probe(store, ids=RandomIds())
+
+        assert sorted([entry.key async for page in store.list() for entry in page]) == sorted([young, *others])
+
+    run(story())
+
+
+@pytest.mark.parametrize("failure", [OutcomeUnknown("who knows"), Unavailable("down"), Misconfigured("not allowed")])
+def test_a_probe_that_cannot_clean_up_still_proves_the_store_and_says_so(
+    failure: LakeheadError, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Aging()
+    store.failure = failure
+
+    run(probe(store, ids=RandomIds()))
+
+    assert "left _probe/" in caplog.text
+    assert "could not be listed" in caplog.text
+    assert str(failure) in caplog.text
+
+
+def test_a_clean_up_that_fails_does_not_hide_what_is_wrong_with_the_store() -> None:
+    class Careless(Aging):
+        async def create(self, key: str, body: bytes) -> Created | Exists:
+            return Created(await self.put(key, body))
+
+    store = Careless()
+    store.failure = Unavailable("down")
+
+    with pytest.raises(Misconfigured, match="create one object"):
+        run(probe(store, ids=RandomIds()))

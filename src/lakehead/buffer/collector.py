@@ -69,6 +69,7 @@ class Collector:
         Raises `Fenced` when another collector has taken over, and `Unavailable` when it is worth trying again. A
         batch that cannot be read is set aside with the reason, and the one behind it is handed out.
         """
+        await self._means.prove()
         self._check_alive()
         if self._beating is None:
             interval = self._config.heartbeat_timeout_ms.total_seconds() / 3
@@ -124,6 +125,7 @@ class Collector:
                     self.counts.heartbeats_failed += 1
 
     async def __aenter__(self) -> Self:
+        await self._means.prove()
         return self
 
     async def __aexit__(

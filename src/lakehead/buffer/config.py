@@ -14,9 +14,8 @@ from lakehead.errors import Misconfigured
 from lakehead.ids import Ids, Random, RandomIds, system_random
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.keys import InvalidKey, check_key
-from lakehead.storage.opening import open_store
 from lakehead.storage.port import Store
-from lakehead.storage.proven import Proven
+from lakehead.storage.proven import open_proven
 from lakehead.wire.batch import MIB
 
 MOST_FLUSH_BYTES = 128 * MIB
@@ -53,10 +52,10 @@ class ObjectStoreConfig:
     ) -> Means:
         """What the buffer works with: what it was given, and what is usual for the rest.
 
-        A store that we open ourselves is probed before the first write.
+        A store that we open ourselves is probed by `Means.prove`, and with the first write at the latest.
         """
         ids, random = ids or RandomIds(), random or system_random()
-        store = store or Proven(open_store(self.url, self.settings, clock=clock, ids=ids, random=random), ids)
+        store = store or open_proven(self.url, self.settings, clock=clock, ids=ids, random=random)
         return Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
 
 

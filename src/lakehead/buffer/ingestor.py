@@ -39,6 +39,9 @@ _ENCODERS: dict[BatchFormat, Encode] = {BatchFormat.JSON: encode_json, BatchForm
 class Ingestor:
     """Buffers entries, stores them as batches, and queues their locations. Any ingestor takes any entry.
 
+    Use it in an `async with` block, which raises at its beginning if the store cannot be used; without one the watchers
+    tell. Leaving the block flushes what is left.
+
     Entries of one call are in one batch for each partition, in their order; batches of one ingestor are queued in the
     order in which they were filled. An ingestor that dies takes along what was not durable, and nothing else.
     """
@@ -58,7 +61,7 @@ class Ingestor:
             clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
         )
         self.counts = means.counts
-        self._clock = means.clock
+        self._means = means
         self._since_yield = 0
         self._budget = ByteBudget(config.max_unflushed_bytes, means.counts)
         self._failures = FlushFailures()
@@ -71,8 +74,9 @@ class Ingestor:
         """Take entries, and return before they are durable. The watcher tells when they are.
 
         It waits while more bytes than `max_unflushed_bytes` are not durable, and now and then lets other tasks run, so
-        that a loop of calls does not keep flushes from beginning. Raises `Refused` for what can never be
-        taken, and once the ingestor is closed. If the call is cancelled or raises, no entry of it was taken.
+        that a loop of calls does not keep flushes from beginning; it never waits for the store. Raises `Refused` for
+        what can never be taken, and once the ingestor is closed. If the call is cancelled or raises, no entry of it was
+        taken.
         """
         entries = list(entries)
         size = _size(entries)
@@ -80,7 +84,7 @@ class Ingestor:
         self._since_yield += 1 + len(entries)
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
-            await self._clock.sleep(0)
+            await self._means.clock.sleep(0)
             self._check_open()
         if self._budget.is_exceeded:
             await self._wait_for_budget()
@@ -116,6 +120,7 @@ class Ingestor:
             raise error.with_traceback(None)
 
     async def __aenter__(self) -> Self:
+        await self._means.prove()
         return self
 
     async def __aexit__(

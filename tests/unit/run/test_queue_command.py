@@ -171,6 +171,16 @@ def test_commands_that_look_write_nothing(lake: Lake) -> None:
     assert lake.everything() == before
 
 
+def test_commands_that_look_do_not_probe_the_store(lake: Lake) -> None:
+    lake.by_hand()
+
+    for command in (*READING, ["gc", "--dry-run"]):
+        lake.queue(*command)
+
+    # A probe leaves empty folders in a folder of files: its own, and that of the store's locks.
+    assert sorted(path.name for path in lake.folder.iterdir()) == ["data", "ingest"]
+
+
 @pytest.mark.parametrize("command", [*READING, ["gc"], ["quarantine", "replay", "x"]])
 def test_a_queue_that_is_not_there_is_one_sentence(lake: Lake, command: list[str]) -> None:
     done = lake.queue(*command)
