@@ -1,6 +1,7 @@
 """Every kind of store, for the one suite that all of them must pass."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -8,9 +9,27 @@ import pytest
 
 from lakehead.storage.opening import open_store
 from lakehead.storage.port import Store
+from tests.servers.azurite import CONTAINER, Azurite
 from tests.servers.seaweed import BUCKET
 
-KINDS = ("memory", "local", "seaweed")
+REMOTE_KINDS = ("seaweed", pytest.param("azurite", marks=pytest.mark.soak))
+KINDS = ("memory", "local", *REMOTE_KINDS)
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """A real server of Azure's blob storage for the whole run."""
+    server = Azurite(tmp_path_factory.mktemp("azurite"))
+    try:
+        try:
+            server.start()
+        except FileNotFoundError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))  # on a laptop; CI has Node, and fails without
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(params=KINDS)
@@ -27,5 +46,6 @@ def store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         "seaweed": lambda: open_store(
             f"s3://{BUCKET}/{uuid4()}", request.getfixturevalue("seaweed").settings(request_timeout=60)
         ),
+        "azurite": lambda: open_store(f"az://{CONTAINER}/{uuid4()}", request.getfixturevalue("azurite").settings()),
     }
     return openers[kind]()

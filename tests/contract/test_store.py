@@ -5,14 +5,19 @@ import json
 import string
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from lakehead.errors import OutcomeUnknown
 from lakehead.ids import RandomIds
 from lakehead.storage.keys import MAX_KEY_BYTES, MAX_SEGMENT_BYTES, InvalidKey
 from lakehead.storage.port import Created, Entry, Exists, Object, Replaced, Stale, Store, Version
 from lakehead.storage.probe import probe
+from lakehead.storage.remote import RemoteStore
+from lakehead.storage.writes import Refused, Seen
+from tests.contract.conftest import REMOTE_KINDS
 from tests.support.effort import effort
 
 WRITERS = 16
@@ -175,6 +180,45 @@ def test_the_probe_accepts_it_and_leaves_nothing(store: Store) -> None:
         await probe(store, ids=RandomIds())
 
         assert await keys_of(store) == []
+
+    run(check())
+
+
+@dataclass
+class FirstAnswerLost:
+    """Applies the first write and says something else about it: that nobody knows, or that it was refused."""
+
+    remote: RemoteStore
+    instead: Exception | None
+
+    async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
+        version = await self.remote.attempt(key, body, nonce=nonce, expected=expected)
+        instead, self.instead = self.instead, None
+        if instead is not None:
+            raise instead
+        return version
+
+    async def look(self, key: str) -> Seen | None:
+        return await self.remote.look(key)
+
+
+@pytest.mark.parametrize("kind", REMOTE_KINDS, indirect=True)
+@pytest.mark.parametrize("instead", [OutcomeUnknown("lost"), Refused("412 though applied")], ids=["lost", "refused"])
+def test_our_own_write_is_known_by_its_nonce_when_its_answer_was_lost(store: Store, instead: Exception) -> None:
+    assert isinstance(store, RemoteStore)
+
+    async def check() -> None:
+        plain, lossy = store._writes, FirstAnswerLost(store, instead)
+        store._writes = replace(plain, remote=lossy)
+        version = await created(store, "a/b", b"first")
+        lossy.instead = instead
+
+        answer = await store.replace("a/b", b"second", version)
+
+        there = await store.get("a/b")
+        assert there is not None
+        assert there.body == b"second"
+        assert answer == Replaced(there.meta.version)
 
     run(check())
 
