@@ -260,14 +260,16 @@ def test_neither_an_ingestor_nor_a_collector_opens_on_a_store_that_ignores_a_pre
             collector = Collector(CollectorConfig(object_store_config=where), SystemClock())
             openings: list[Callable[[], Awaitable[object]]] = [
                 ingestor.__aenter__,
-                lambda: ingestor.ingest([KeyValueEntry(b"key", b"value")]),
                 collector.__aenter__,
                 collector.next_batch,
             ]
             for opening in openings:
                 with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
                     await opening()
-            await ingestor.close()  # it has taken nothing, so there is nothing to raise
+            watcher = await ingestor.ingest([KeyValueEntry(b"key", b"value")])  # which never waits for the store
+            with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
+                await watcher.await_durable()
+            await ingestor.close()
             await collector.close()
         assert server.objects == before
 
