@@ -125,6 +125,9 @@ class CollectorConfig:
     read_ahead_bytes: int = 128 * MIB
     """How many bytes of batches are fetched before they are asked for: a loose limit, for the next one always is."""
 
+    max_bad_batches_in_a_row: int = 5
+    """How many batches in a row may be set aside because they cannot be read; at the next one `next_batch` raises."""
+
     def __post_init__(self) -> None:
         """Check everything, and say all that is wrong."""
         _raise_if_any(self._faults())
@@ -136,6 +139,8 @@ class CollectorConfig:
         for name in ("done_cleanup_threshold", "read_ahead", "read_ahead_bytes"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}, and must be at least 1"
+        if self.max_bad_batches_in_a_row < 0:
+            yield f"max_bad_batches_in_a_row is {self.max_bad_batches_in_a_row}, and must not be negative"
 
 
 def _bad_key(name: str, key: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from types import MappingProxyType
 from typing import NoReturn
 
 from lakehead.buffer.errors import Contended, Fenced, OutOfTurn
@@ -24,6 +25,7 @@ from lakehead.wire.queue_manifests import ConsumerManifest, remember
 CLAIMS = Backoff(attempts=20, first_seconds=0.02, cap_seconds=1.0)
 MOST_COLLECTORS = 64
 """How many collectors' last acknowledgements a manifest keeps."""
+NOTHING: Mapping[str, bool] = MappingProxyType({})
 
 
 class Mode(Enum):
@@ -36,13 +38,16 @@ class Mode(Enum):
     """Any number; no order across fail-over."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Claim:
     """A location that is ours until we acknowledge it or lose it."""
 
     location: str
     epoch: int
     """The epoch in which it was claimed, for a sink to compare: a later one has overtaken it."""
+
+    handed_out: bool = False
+    """Whether the application has it, or had it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class Consumer:
         self.id = means.ids.uuid()
         self.epoch: int | None = None
         """In ordered mode, the epoch in which the queue is ours."""
+        self.bad_in_a_row = 0
+        """How many bad batches were acknowledged last, as far as we have seen."""
         self._mode = mode
         self._means = means
         self._backoff = backoff
@@ -105,10 +112,11 @@ class Consumer:
                         return self._hold(chosen, entered)
             raise self._contended("claim from")
 
-    async def ack(self, locations: Sequence[str]) -> int:
+    async def ack(self, locations: Sequence[str], set_aside: Mapping[str, bool] = NOTHING) -> int:
         """Mark locations as done, in one write; how many done locations wait for a clean-up then.
 
-        In ordered mode they must be the first that are held. Those that are done already are no error. Raises
+        `set_aside` has those that were set aside, and whether because they could not be read. In ordered mode they
+        must be the first that are held. Those that are done already are no error. Raises
         `Fenced`, and then nothing is marked; `Unavailable` or `OutcomeUnknown`, and then it can be repeated.
         """
         async with self._turn:
@@ -124,7 +132,7 @@ class Consumer:
                     ours = self._to_acknowledge(locations)
                     self._doubts.append(_Ack(self._number, frozenset(ours), seen.at))
                     try:
-                        if await self._write(seen, self._acknowledging(seen.manifest, ours)):
+                        if await self._write(seen, self._acknowledging(seen.manifest, ours, set_aside)):
                             self._settle_ours(ours)
                             return len(seen.manifest.done) + len(ours)
                         doubt = None
@@ -182,6 +190,7 @@ class Consumer:
     async def _read(self) -> Stored[ConsumerManifest]:
         self.check_known()
         seen = await self.files.consumer.read()
+        self.bad_in_a_row = seen.manifest.bad_in_a_row
         self._settle(seen)
         return seen
 
@@ -199,6 +208,7 @@ class Consumer:
         written = await self.files.consumer.write(seen, manifest)
         if written:
             self._refreshed_at = began
+            self.bad_in_a_row = manifest.bad_in_a_row
         return written
 
     async def _wait(self, pause: float) -> None:
@@ -273,15 +283,21 @@ class Consumer:
             owners={**refreshed.owners, **dict.fromkeys(chosen, self.id)},
         )
 
-    def _acknowledging(self, now: ConsumerManifest, ours: Sequence[str]) -> ConsumerManifest:
+    def _acknowledging(
+        self, now: ConsumerManifest, ours: Sequence[str], set_aside: Mapping[str, bool]
+    ) -> ConsumerManifest:
         refreshed = self._refreshed(now)
         acks, _ = remember(now.acks, self.id, self._number, most=MOST_COLLECTORS)
+        bad = now.bad_in_a_row
+        for location in ours:
+            bad = bad + set_aside[location] if location in set_aside else 0
         return replace(
             refreshed,
             claimed={location: at for location, at in refreshed.claimed.items() if location not in ours},
             owners={location: owner for location, owner in refreshed.owners.items() if location not in ours},
             done=(*now.done, *ours),
             acks=acks,
+            bad_in_a_row=bad,
         )
 
     def _leaving(self, now: ConsumerManifest, never_used: Collection[str]) -> ConsumerManifest:

@@ -19,7 +19,7 @@ from lakehead.storage.keys import InvalidKey
 from lakehead.storage.port import Object
 from lakehead.wire.batch import MIB, KeyValueEntry, Limits
 from lakehead.wire.compact import decode_batch
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
 
 
 @dataclass(eq=False, slots=True)
@@ -58,7 +58,8 @@ class Reader:
         self._guess = MIB
         self._turn = asyncio.Lock()
         self._requested: set[str] = set()
-        self._set_aside: set[str] = set()
+        self._set_aside: dict[str, bool] = {}
+        """What was set aside and is not acknowledged yet, and whether because it could not be read."""
         self._asking: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -79,9 +80,10 @@ class Reader:
                 self._ahead.popleft()
                 self._fetch_ahead()
                 if opened is not None:
+                    first.claim.handed_out = True
                     self._count(opened)
                     return opened
-                self._set_aside.add(first.claim.location)
+                self._set_aside[first.claim.location] = True
                 self._start_writer()
 
     async def ack(self, locations: Collection[str]) -> None:
@@ -141,6 +143,8 @@ class Reader:
             case Object(_, body):
                 try:
                     entries = decode_batch(body, self._limits)
+                except NewerFormat:
+                    raise
                 except Unreadable as error:
                     await self._put_aside(ahead.claim, str(error))
                     return None
@@ -157,8 +161,24 @@ class Reader:
         return Opened(ahead.claim, entries, ahead.size)
 
     async def _put_aside(self, claim: Claim, reason: str, *, gone: bool = False) -> None:
+        if (bad := self._bad_in_a_row()) >= self._config.max_bad_batches_in_a_row:
+            raise Unreadable(
+                f"{bad} batches in a row could not be read and were set aside, and neither can {claim.location}: "
+                f"{reason} It stays in the queue. If a newer Lakehead wrote them, update this reader; if they are "
+                "really damaged, raise max_bad_batches_in_a_row."
+            )
         key = None if gone else object_key(claim.location)
         await self._quarantine.set_aside(claim.location, key, reason)
+
+    def _bad_in_a_row(self) -> int:
+        """How many there will be once everything is acknowledged that we hold before the next batch."""
+        bad = self.consumer.bad_in_a_row
+        for location, claim in self.consumer.held.items():
+            if location in self._set_aside:
+                bad += self._set_aside[location]
+            elif claim.handed_out and self._config.mode is Mode.ORDERED:
+                bad = 0
+        return bad
 
     def _count(self, opened: Opened) -> None:
         self._means.counts.batches_collected += 1
@@ -189,9 +209,10 @@ class Reader:
         try:
             while some := self._ripe():
                 asking, self._asking = self._asking, []
-                waiting = await self.consumer.ack(some)
+                waiting = await self.consumer.ack(some, self._set_aside)
                 self._requested.difference_update(some)
-                self._set_aside.difference_update(some)
+                for location in some:
+                    self._set_aside.pop(location, None)
                 if waiting >= self._config.done_cleanup_threshold:
                     await self._clean_up_now()
                 _tell(asking, None)
@@ -205,7 +226,7 @@ class Reader:
             self._writer = None
 
     def _ripe(self) -> Sequence[str]:
-        wanted = self._requested | self._set_aside
+        wanted = self._requested | self._set_aside.keys()
         ripe = []
         for location in self.consumer.held:
             if location in wanted:

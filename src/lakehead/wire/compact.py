@@ -22,9 +22,10 @@ import google_crc32c
 import zstandard
 
 from lakehead.wire.batch import KeyValueEntry, Limits, check_counts, check_stored, decode_json
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
 
-MAGIC = b"LKB1"
+FAMILY, VERSION = b"LKB", b"1"
+MAGIC = FAMILY + VERSION
 LEVEL = 1
 """zstd's level: batches are written at the rate of a network, and read soon after."""
 
@@ -63,26 +64,36 @@ def encode_compact(entries: Sequence[KeyValueEntry], *, compress: bool | None = 
 
 
 def decode_compact(body: bytes, limits: Limits) -> list[KeyValueEntry]:
-    """The entries of a compact batch. Raises `Unreadable`, before anything large is allocated."""
+    """The entries of a compact batch, before anything large is allocated.
+
+    Raises `Unreadable`; `NewerFormat` for another version of the format, or flags that we do not know.
+    """
+    magic = body[: len(MAGIC)]
+    if len(magic) == len(MAGIC) and magic.startswith(FAMILY) and magic != MAGIC:
+        raise _newer(f"it starts with {magic!r}")
     check_stored(body, limits)
     if len(body) < _START:
         raise Unreadable("The batch ends within its header.")
-    magic, crc = _SEAL.unpack_from(body)
     if magic != MAGIC:
         raise Unreadable(f"The batch starts with {magic!r}, which is no format that we know.")
+    _, crc = _SEAL.unpack_from(body)
     payload = body[_START:]
     if google_crc32c.extend(google_crc32c.value(body[_SEAL.size : _START]), payload) != crc:
         raise Unreadable("The batch is damaged: its checksum is another.")
     flags, count, length = _HEAD.unpack_from(body, _SEAL.size)
     if flags & ~_ZSTD:
-        raise Unreadable(f"The batch has the flags {flags:#x}, which are newer than this reader. Update it.")
+        raise _newer(f"it has the flags {flags:#x}")
     check_counts(count, length - count * _LENGTHS, limits)
     return _entries(_inflated(payload, length) if flags & _ZSTD else payload, count, length)
 
 
 def decode_batch(body: bytes, limits: Limits = Limits()) -> list[KeyValueEntry]:  # noqa: B008 - frozen
-    """The entries of a batch in either format, which its first bytes tell. Raises `Unreadable`."""
+    """The entries of a batch in either format, which its first bytes tell. Raises `Unreadable` or `NewerFormat`."""
     return (decode_compact if body[:1] == MAGIC[:1] else decode_json)(body, limits)
+
+
+def _newer(what: str) -> NewerFormat:
+    return NewerFormat(f"The batch was written by a newer Lakehead ({what}): update the reader.")
 
 
 def _compresses(parts: Sequence[bytes], length: int) -> bool:

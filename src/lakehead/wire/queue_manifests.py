@@ -90,7 +90,13 @@ class ConsumerManifest:
     """When that owner was last heard of, in milliseconds since the Unix epoch."""
 
     acks: Mapping[str, int] = field(default_factory=dict)
-    """The number of each collector's last acknowledgement, the longest silent collector first."""
+    """The number of each collector's last acknowledgement or release, the longest silent collector first."""
+
+    deliveries: Mapping[str, int] = field(default_factory=dict)
+    """How often each location was claimed that is not done yet."""
+
+    bad_in_a_row: int = 0
+    """How many of the batches that were acknowledged last could not be read and were set aside."""
 
     unknown: Unknown = field(default_factory=dict)
 
@@ -135,6 +141,8 @@ _CONSUMER: Decoders = {
     "owner": msgspec.json.Decoder(str | None),
     "heartbeat": msgspec.json.Decoder(int),
     "acks": _counts,
+    "deliveries": _counts,
+    "bad_in_a_row": _count,
 }
 _ALWAYS = ("pending", "claimed", "done")
 """What the specification has is written even when it is empty."""

@@ -1,6 +1,7 @@
 """Batches that cannot be read or are gone: they are set aside with their reason, and the queue moves on."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from lakehead.buffer.layout import quarantine_folder
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.wire.batch import Limits, encode_json
+from lakehead.wire.compact import encode_compact
+from lakehead.wire.errors import NewerFormat, Unreadable
 from tests.unit.buffer.scene import MANIFEST, PAIR, Scene, entries, in_both_modes, play, values
 
 
@@ -109,5 +112,91 @@ def test_a_bad_batch_behind_one_that_is_open_waits_for_its_turn() -> None:
             await collector.ack(batch)
             await scene.later(1)
             assert (await scene.consumer()).done == (batch.location, bad)
+
+    play(story)
+
+
+NEWER = b"LKB2" + bytes(40)
+
+
+async def overwrite(scene: Scene, which: Collection[int], body: bytes) -> None:
+    """Put something else in the place of some of the batches that are queued."""
+    for number, location in enumerate((await scene.producer()).pending):
+        if number in which:
+            await scene.store.inner.put(location, body)
+
+
+@in_both_modes
+def test_a_newer_batch_stops_the_collector_and_is_never_set_aside(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "newer", "c")
+        await overwrite(scene, [1], NEWER)
+        newer = (await scene.producer()).pending[1]
+        async with scene.collector(mode=mode) as collector:
+            first = await collector.next_batch()
+            assert first is not None
+            await collector.ack(first)
+            for _ in range(3):
+                with pytest.raises(NewerFormat, match="update the reader"):
+                    await collector.next_batch()
+            assert newer in (await scene.consumer()).claimed
+            assert collector.counts.quarantined == 0
+        assert newer not in (await scene.consumer()).claimed
+        assert await scene.keys(quarantine_folder(MANIFEST)) == []
+        await scene.store.inner.put(newer, encode_compact(entries("b")))
+        async with scene.collector(mode=mode) as updated:
+            assert await scene.all_of(updated) == ["b", "c"]
+
+    play(story)
+
+
+@in_both_modes
+def test_bad_batches_in_a_row_stop_the_collector_and_those_that_are_started_after_it(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcdefghij")
+        await overwrite(scene, range(1, 9), b"garbage")
+        pending = (await scene.producer()).pending
+        for attempt in range(3):
+            async with scene.collector(mode=mode, max_bad_batches_in_a_row=3) as collector:
+                if attempt == 0:
+                    first = await collector.next_batch()
+                    assert values(first) == ["a"]
+                    assert first is not None
+                    await collector.ack(first)
+                for _ in range(2):
+                    with pytest.raises(Unreadable, match=r"3 batches in a row.*max_bad_batches_in_a_row"):
+                        await collector.next_batch()
+                await scene.later(1)
+            assert (await scene.consumer()).bad_in_a_row == 3
+            assert set((await scene.consumer()).done) == set(pending[:4])
+        assert len((await notes(MANIFEST, scene.means())).read) == 3
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=8) as patient:
+            assert await scene.all_of(patient) == ["j"]
+        assert (await scene.consumer()).bad_in_a_row == 0
+
+    play(story)
+
+
+@in_both_modes
+def test_a_good_batch_between_bad_ones_begins_the_count_anew(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcdefg")
+        await overwrite(scene, [0, 1, 3, 4, 6], b"garbage")
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=2) as collector:
+            assert await scene.all_of(collector) == ["c", "f"]
+            await scene.later(1)
+            assert (await scene.consumer()).bad_in_a_row == 1
+
+    play(story)
+
+
+def test_no_bad_batch_is_set_aside_where_the_limit_is_none() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("bad")
+        await overwrite(scene, [0], b"garbage")
+        async with scene.collector(max_bad_batches_in_a_row=0) as collector:
+            with pytest.raises(Unreadable):
+                await collector.next_batch()
+        assert await scene.keys(quarantine_folder(MANIFEST)) == []
 
     play(story)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakehead.wire.batch import KeyValueEntry, Limits, encode_json
 from lakehead.wire.compact import decode_batch, encode_compact
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "buffer"
 SAMPLE = [
@@ -231,3 +231,22 @@ def test_whatever_json_there_is_the_answer_is_entries_or_unreadable(value: objec
         assert decode_batch(msgspec.json.encode(value)) == []
     except Unreadable:
         assert value != []
+
+
+@pytest.mark.parametrize("version", [b"0", b"2", b"\x00", b"\xff"])
+def test_a_batch_of_another_version_of_the_format_is_newer_and_not_damaged(version: bytes) -> None:
+    for body in (b"LKB" + version, b"LKB" + version + bytes(100)):
+        with pytest.raises(NewerFormat, match="update the reader"):
+            decode_batch(body)
+        with pytest.raises(NewerFormat):
+            decode_batch(body, Limits(stored_bytes=2))
+
+
+def test_unknown_flags_are_newer_only_where_the_batch_is_whole() -> None:
+    whole = sealed(head(flags=2, count=0, length=0))
+
+    with pytest.raises(NewerFormat, match="update the reader"):
+        decode_batch(whole)
+    with pytest.raises(Unreadable) as caught:
+        decode_batch(whole + b"!")
+    assert not isinstance(caught.value, NewerFormat)

@@ -64,6 +64,8 @@ consumers = st.builds(
     owner=st.none() | texts.filter(bool),
     heartbeat=st.integers(),
     acks=st.dictionaries(texts, counts),
+    deliveries=st.dictionaries(texts, counts),
+    bad_in_a_row=counts,
 )
 
 
