@@ -2,22 +2,30 @@
 
 import asyncio
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from lakehead.buffer.claims import Claim
 from lakehead.buffer.config import CollectorConfig
 from lakehead.buffer.counts import Counts
 from lakehead.buffer.errors import Fenced, Refused
+from lakehead.buffer.looking import AT_ONCE, Readers
 from lakehead.buffer.means import Means
-from lakehead.buffer.reader import Reader
-from lakehead.clock import Clock
+from lakehead.buffer.read_ahead import ReadAhead
+from lakehead.buffer.reader import Reader, still_held
+from lakehead.buffer.warn import WarnOnce
+from lakehead.clock import Clock, SystemClock
 from lakehead.errors import LakeheadError
 from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
 from lakehead.wire.batch import KeyValueEntry, Limits
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between looks while `next_batch` waits: each pause is longer than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +41,24 @@ class CollectedBatch:
     collector: str
     """The id of the collector that handed it out."""
 
+    deliveries: int
+    """How often it was handed out, this time included. After a crash, what was only claimed ahead counts too."""
+
+    _claim: Claim = field(repr=False, compare=False)
+
 
 class Collector:
     """Hands out the batches of a queue and acknowledges them. Make a new one when it raises `Fenced`.
 
-    A batch that is not acknowledged is handed out again, by this collector's successor or, in competing mode, by
-    another one. While a batch is held, a task of its own says every third of the timeout that we are alive.
+    A batch that is not acknowledged is handed out again: at once when it is released or the collector is closed, after
+    `heartbeat_timeout_ms` when the process dies. While a batch is held, a task of its own says every third of the
+    timeout that we are alive.
     """
 
     def __init__(
         self,
         config: CollectorConfig,
-        clock: Clock,
+        clock: Clock | None = None,
         *,
         store: Store | None = None,
         ids: Ids | None = None,
@@ -52,77 +66,125 @@ class Collector:
         counts: Counts | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
+        """Nothing is sent yet. What is not given is the usual: the machine's clock, the store that the config names."""
+        limits = limits or Limits()
+        self._means = config.object_store_config.means(
+            clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
+        )
         self._config = config
-        self._limits = limits or Limits()
-        self._readers: list[Reader] = []
-        self._turn = 0
+        read_ahead = ReadAhead(self._means, limits, config.read_ahead_bytes)
+        self._readers = Readers(
+            partial(Reader, config, self._means, self._means, limits, read_ahead), self._means.clock
+        )
         self._beating: asyncio.Task[None] | None = None
         self._heart = asyncio.Lock()
-        self._closed = False
+        self._closing = asyncio.Event()
+        self._warnings = WarnOnce()
         self.counts = self._means.counts
-        self._read(1)
 
-    async def next_batch(self) -> CollectedBatch | None:
-        """The next batch, or None if there is none to be had now.
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The locations that were handed out and are not acknowledged: `release` and `set_aside` take them."""
+        return tuple(location for reader in self._readers.all for location in reader.handed_out)
 
-        Raises `Fenced` when another collector has taken over, and `Unavailable` when it is worth trying again. A
-        batch that cannot be read is set aside with the reason, and the one behind it is handed out.
+    async def next_batch(self, timeout: float | None = 0) -> CollectedBatch | None:  # noqa: ASYNC109 - in our clock's seconds
+        """The next batch, or None if none came within so many seconds. 0 does not wait; None waits for ever.
+
+        A batch that cannot be read is set aside with the reason, and the one behind it is handed out. Raises `Fenced`
+        when another collector has taken over, `Unavailable` when it is worth trying again, `NewerFormat` for a batch
+        that a newer Lakehead wrote, `Unreadable` after `max_bad_batches_in_a_row`, and `Refused` once it is closed.
         """
         await self._means.prove()
-        self._check_alive()
-        if self._beating is None:
-            interval = self._config.heartbeat_timeout_ms.total_seconds() / 3
-            self._beating = asyncio.create_task(_beat(weakref.ref(self), self._means, interval))
-        empty = 0
-        while empty < len(self._readers):
-            reader = self._readers[self._turn % len(self._readers)]
-            self._turn += 1
-            opened = await reader.next()
-            grown = self._has_grown(reader)
-            if opened is not None:
+        clock = self._means.clock
+        ends = None if timeout is None else clock.monotonic() + timeout
+        for pause in _pauses(self._means.random):
+            self._check_alive()
+            self._start_beating()
+            found = await self._readers.next(self._closing)
+            if found is not None:
+                reader, opened = found
                 claim = opened.claim
-                return CollectedBatch(opened.entries, claim.location, claim.epoch, reader.number, reader.consumer.id)
-            empty = 0 if grown else empty + 1
-        return None
+                return CollectedBatch(
+                    opened.entries,
+                    claim.location,
+                    claim.epoch,
+                    reader.number,
+                    reader.consumer.id,
+                    claim.deliveries,
+                    claim,
+                )
+            left = pause if ends is None else ends - clock.monotonic()
+            if left <= 0 and not self._closing.is_set():
+                return None
+            await self._pause(min(pause, left))
+        raise AssertionError("pauses never end")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> CollectedBatch:
+        """The next batch, however long that takes. The loop ends when the collector is closed."""
+        if not self._closing.is_set():
+            with suppress(Refused):
+                batch = await self.next_batch(timeout=None)
+                assert batch is not None  # noqa: S101 - for the type checker: it waits for ever
+                return batch
+        raise StopAsyncIteration
 
     async def ack(self, *batches: CollectedBatch) -> None:
         """Say that batches are processed and must not be handed out again. Many at once are one write.
 
         In ordered mode in the order in which they were handed out, else `OutOfTurn`. Raises `Fenced` if another
-        collector has taken over, and then nothing is acknowledged; after `Unavailable` or `OutcomeUnknown` the call
-        can be repeated. Acknowledging twice is no error; cancelling the call does not take it back.
+        collector has taken over, and `Refused` if a batch was released: then nothing is acknowledged. After
+        `Unavailable` or `OutcomeUnknown` the call can be repeated. Acknowledging twice is no error; cancelling the
+        call does not take it back.
         """
-        self._check_alive()
-        by_reader: dict[int, list[str]] = {}
-        for batch in batches:
-            if batch.partition >= len(self._readers) or self._readers[batch.partition].consumer.id != batch.collector:
-                raise Refused(f"{batch.location} was handed out by another collector, which alone may acknowledge it.")
-            by_reader.setdefault(batch.partition, []).append(batch.location)
-        for number, locations in by_reader.items():
-            await self._readers[number].ack(locations)
+        by_reader = self._by_reader(batches)
+        for claims in by_reader.values():
+            still_held(claims)
+        for reader, claims in by_reader.items():
+            await reader.ack(claims)
+
+    async def release(self, *batches: CollectedBatch | str) -> None:
+        """Give batches back to the queue at once, for another collector or for this one; a location will do.
+
+        In ordered mode what was handed out behind them goes back too, and this collector hands all of it out again.
+        Raises `Fenced` if another collector has taken over, and `Refused` for what is acknowledged or not ours. After
+        `Unavailable` or `OutcomeUnknown` the call can be repeated. Releasing twice is no error.
+        """
+        for reader, claims in self._by_reader(batches).items():
+            await reader.release(claims)
+
+    async def set_aside(self, batch: CollectedBatch | str, reason: str) -> None:
+        """Copy a batch that cannot be processed to quarantine with the reason, and acknowledge it.
+
+        A location will do. Raises what `ack` raises; the call can be repeated.
+        """
+        for reader, claims in self._by_reader([batch]).items():
+            for claim in claims:
+                await reader.set_aside(claim, reason)
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged is handed out again by another collector, once our claim on it is stale."""
-        self._closed = True
+        """Stop, and give everything back that is not acknowledged: another collector hands it out again at once."""
+        self._closing.set()
         if self._beating is not None:
             async with self._heart:  # a request that is cut off goes on, and may outlive the event loop
                 self._beating.cancel()
             with suppress(asyncio.CancelledError):
                 await self._beating
-        for reader in self._readers:
-            await reader.close()
+        await self._readers.close()
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def close(reader: Reader) -> None:
+            async with at_once:
+                await reader.close()
+
+        await asyncio.gather(*map(close, self._readers.all))
 
     async def heartbeat(self) -> None:
         """Say that we live. A task of the collector does this; it is here for whoever stops that task from running."""
         async with self._heart:
-            for reader in self._readers:
-                try:
-                    await reader.consumer.heartbeat()
-                except Fenced:
-                    continue  # the next call of whoever uses this partition says so
-                except LakeheadError:
-                    self.counts.heartbeats_failed += 1
+            await asyncio.gather(*map(self._heartbeat_of, self._readers.all))
 
     async def __aenter__(self) -> Self:
         await self._means.prove()
@@ -133,22 +195,74 @@ class Collector:
     ) -> None:
         await self.close()
 
-    def _has_grown(self, reader: Reader) -> bool:
-        """Whether there are more partitions than we knew; how many there are stands in what a reader last saw."""
-        latest = reader.consumer.files.producer.latest
-        return latest is not None and self._read(latest.manifest.partitions or 1)
+    def _by_reader(self, batches: Sequence[CollectedBatch | str]) -> dict[Reader, list[Claim]]:
+        """The claims of batches, by partition. Raises `Refused` for what this collector did not hand out."""
+        self._check_alive()
+        found: dict[Reader, list[Claim]] = {}
+        for batch in batches:
+            reader, claim = self._located(batch) if isinstance(batch, str) else self._handed_out(batch)
+            found.setdefault(reader, []).append(claim)
+        return found
 
-    def _read(self, partitions: int) -> bool:
-        """Read that many partitions at least; whether that is more than before."""
-        new = range(len(self._readers), partitions)
-        self._readers += [Reader(self._config, self._means, number, self._limits) for number in new]
-        return bool(new)
+    def _handed_out(self, batch: CollectedBatch) -> tuple[Reader, Claim]:
+        readers = self._readers.all
+        if batch.partition >= len(readers) or readers[batch.partition].consumer.id != batch.collector:
+            raise Refused(f"{batch.location} was handed out by another collector. Call that one.")
+        return readers[batch.partition], batch._claim  # noqa: SLF001 - ours
+
+    def _located(self, location: str) -> tuple[Reader, Claim]:
+        for reader in self._readers.all:
+            claim = reader.consumer.held.get(location)
+            if claim is not None and claim.handed_out:
+                return reader, claim
+        raise Refused(f"{location} is not held by this collector. `held` has what is.")
+
+    def _start_beating(self) -> None:
+        if self._beating is None:
+            interval = self._config.heartbeat_timeout_ms.total_seconds() / 3
+            self._beating = asyncio.create_task(_beat(weakref.ref(self), self._means, interval))
+
+    async def _heartbeat_of(self, reader: Reader) -> None:
+        key = reader.consumer.files.consumer.key
+        try:
+            await reader.consumer.heartbeat()
+        except Fenced:
+            return  # the next call says so
+        except Exception as error:  # noqa: BLE001 - a heartbeat that fails must not end those that follow
+            self.counts.heartbeats_failed += 1
+            known = isinstance(error, LakeheadError)
+            self._warnings.warn(
+                key,
+                f"A heartbeat for {key} failed ({error!r}). If this lasts for {self._config.heartbeat_timeout_ms}, "
+                "other collectors take over what this one holds. Check that the store can be reached and written.",
+                None if known else error,
+            )
+        else:
+            self._warnings.over(key)
+
+    async def _pause(self, seconds: float) -> None:
+        """Let time pass, unless the collector is closed."""
+        sleeping = asyncio.ensure_future(self._means.clock.sleep(seconds))
+        closed = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait([sleeping, closed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            closed.cancel()
 
     def _check_alive(self) -> None:
-        if self._closed:
+        if self._closing.is_set():
             raise Refused("The collector is closed and hands out nothing more. Make a new one.")
-        for reader in self._readers:
+        for reader in self._readers.all:
             reader.consumer.check_known()
+
+
+def _pauses(random: Random) -> Iterator[float]:
+    """Seconds to wait before looking again, for ever."""
+    longest = FIRST_PAUSE
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(LONGEST_PAUSE, 1.5 * longest)
 
 
 async def _beat(collector: "weakref.ref[Collector]", means: Means, interval: float) -> None:

@@ -123,10 +123,15 @@ class CollectorConfig:
     """How many locations are claimed at once."""
 
     read_ahead_bytes: int = 128 * MIB
-    """How many bytes of batches are fetched before they are asked for: a loose limit, for the next one always is."""
+    """How many bytes of batches are fetched before they are asked for, of all partitions together: a loose limit, for
+    the next one always is."""
 
     max_bad_batches_in_a_row: int = 5
     """How many batches in a row may be set aside because they cannot be read; at the next one `next_batch` raises."""
+
+    max_deliveries: int | None = None
+    """How often a batch is handed out; None means without a limit. One that was never acknowledged after that many
+    times is set aside. After a crash, what was claimed ahead counts as handed out once."""
 
     def __post_init__(self) -> None:
         """Check everything, and say all that is wrong."""
@@ -141,6 +146,8 @@ class CollectorConfig:
                 yield f"{name} is {getattr(self, name)}, and must be at least 1"
         if self.max_bad_batches_in_a_row < 0:
             yield f"max_bad_batches_in_a_row is {self.max_bad_batches_in_a_row}, and must not be negative"
+        if self.max_deliveries is not None and self.max_deliveries < 1:
+            yield f"max_deliveries is {self.max_deliveries}, and must be at least 1, or None for no limit"
 
 
 def _bad_key(name: str, key: str) -> Iterator[str]:

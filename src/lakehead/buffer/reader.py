@@ -3,32 +3,28 @@
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
+from lakehead.buffer.claims import Claim, ClaimState
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.config import CollectorConfig
-from lakehead.buffer.consumer import CLAIMS, Claim, Consumer, Mode
-from lakehead.buffer.errors import OutOfTurn
+from lakehead.buffer.consumer import CLAIMS, Consumer, Mode, check_known_end
+from lakehead.buffer.errors import Fenced, OutOfTurn, Refused
 from lakehead.buffer.layout import Pair, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.quarantine import Quarantine
+from lakehead.buffer.read_ahead import Ahead, ReadAhead
+from lakehead.buffer.warn import WarnOnce, logger
 from lakehead.errors import LakeheadError, OutcomeUnknown
 from lakehead.storage.keys import InvalidKey
 from lakehead.storage.port import Object
-from lakehead.wire.batch import MIB, KeyValueEntry, Limits
+from lakehead.wire.batch import KeyValueEntry, Limits
 from lakehead.wire.compact import decode_batch
 from lakehead.wire.errors import NewerFormat, Unreadable
 
-
-@dataclass(eq=False, slots=True)
-class Ahead:
-    """A claimed location that is not handed out yet."""
-
-    claim: Claim
-    fetching: "asyncio.Task[Object | LakeheadError | None] | None" = None
-    size: int = 0
+CLEAN_UP_AGAIN_SECONDS = 30.0
+"""How long a clean-up that failed is not tried again, unless twice as much is there to clean up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,132 +39,215 @@ class Opened:
 class Reader:
     """Reads one partition of a queue."""
 
-    def __init__(self, config: CollectorConfig, means: Means, number: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        config: CollectorConfig,
+        means: Means,
+        manifests: Means,
+        limits: Limits,
+        read_ahead: ReadAhead,
+        number: int,
+    ) -> None:
+        """`manifests` is what manifests are read and written with, `means` what batches are."""
         pair = Pair.of(config.manifest_path, number)
         self.number = number
         self.consumer = Consumer(
-            PairFiles.of(pair, means), means, mode=config.mode, timeout=config.heartbeat_timeout_ms.total_seconds()
+            PairFiles.of(pair, manifests),
+            manifests,
+            mode=config.mode,
+            timeout=config.heartbeat_timeout_ms.total_seconds(),
         )
         self._config = config
         self._means = means
         self._limits = limits
+        self._read_ahead = read_ahead
         self._quarantine = Quarantine(config.manifest_path, means)
         self._clean_up = CleanUp(files=PairFiles.of(pair, means), means=means, backoff=CLAIMS)
+        self._clean_up_again: tuple[int, float] | None = None
+        """After a clean-up that failed: at how many done locations, or when, the next one is tried."""
         self._ahead: deque[Ahead] = deque()
-        self._guess = MIB
         self._turn = asyncio.Lock()
-        self._requested: set[str] = set()
+        self._requested: dict[str, None] = {}
         self._set_aside: dict[str, bool] = {}
         """What was set aside and is not acknowledged yet, and whether because it could not be read."""
         self._asking: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._warnings = WarnOnce()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` has something to say without asking the store."""
+        return bool(self._ahead) and self._ahead[0].is_fetched
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether something is claimed, and is not fetched yet because so much else is."""
+        return bool(self._ahead) and self._ahead[0].fetching is None
+
+    @property
+    def handed_out(self) -> dict[str, Claim]:
+        """What was handed out and is not acknowledged, by location."""
+        return {location: claim for location, claim in self.consumer.held.items() if claim.handed_out}
+
+    async def look(self) -> bool:
+        """Claim if nothing is claimed ahead, and wait for the first of it unless there is no room for it yet.
+
+        Whether something is claimed. Raises what `Consumer.claim` raises.
+        """
+        async with self._turn:
+            if (first := await self._first()) is None:
+                return False
+            if first.fetching is not None:
+                await asyncio.wait([first.fetching])
+            return True
 
     async def next(self) -> Opened | None:
         """The next batch, or None if there is none to be had now. Cancelling it loses nothing."""
         async with self._turn:
             if self._set_aside:
                 self._start_writer()
-            while True:
-                if not self._ahead:
-                    claims = await self.consumer.claim(self._config.read_ahead)
-                    self._ahead.extend(Ahead(claim) for claim in claims)
-                if not self._ahead:
-                    return None
-                first = self._ahead[0]
+            while (first := await self._first()) is not None:
                 opened = await self._opened(first)
                 await self.consumer.check_if_old()
+                if first.claim.state is not ClaimState.HELD:
+                    continue  # a release that was in doubt has landed
                 self._ahead.popleft()
-                self._fetch_ahead()
+                self._read_ahead.remove(first)
                 if opened is not None:
                     first.claim.handed_out = True
                     self._count(opened)
                     return opened
-                self._set_aside[first.claim.location] = True
                 self._start_writer()
+            return None
 
-    async def ack(self, locations: Collection[str]) -> None:
+    async def ack(self, claims: Collection[Claim]) -> None:
         """Mark batches as done; many callers at once share one write. See `Consumer.ack` for what it raises."""
-        ours = {location for location in locations if location in self.consumer.held}
         self.consumer.check_known()
+        ours = still_held(claims)
         self._check_turn(ours)
         if not ours:
             return
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking.append(asked)
-        self._requested |= ours
+        self._requested.update(ours)
         self._start_writer()
         await asked
+        still_held(claims)  # for they may have been released meanwhile
+
+    async def release(self, claims: Collection[Claim]) -> None:
+        """Give batches back to the queue, at once. See `Consumer.release` for what else goes back, and what it raises.
+
+        Raises `Refused` for one that is acknowledged. That one was released before is no error.
+        """
+        async with self._turn:
+            await self._acknowledged()
+            self.consumer.check_known()
+            if done := [claim.location for claim in claims if claim.state is ClaimState.ACKNOWLEDGED]:
+                raise Refused(f"{done[0]} is acknowledged and cannot be released any more.")
+            await self.consumer.release({claim.location for claim in claims if claim.state is ClaimState.HELD})
+            self._forget_released()
+
+    async def set_aside(self, claim: Claim, reason: str) -> None:
+        """Copy a batch that was handed out to quarantine, and acknowledge it. Raises what `ack` raises."""
+        self.consumer.check_known()
+        self._check_turn(still_held([claim]))
+        if claim.state is ClaimState.HELD:
+            await self._put_aside(claim, reason)
+            await self.ack([claim])
 
     async def close(self) -> None:
-        """Let acknowledgements come to an end, and give back what was never handed out."""
-        # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
-        await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
-        if self._writer is not None:
-            await asyncio.wait([self._writer])
-        ahead, self._ahead = [each.claim.location for each in self._ahead], deque()
-        with suppress(LakeheadError):  # whoever comes next waits until our claims are stale, then
-            await self.consumer.leave(ahead)
+        """Let acknowledgements come to an end, and give back everything that is held."""
+        async with self._turn:
+            # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
+            await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
+            await self._acknowledged()
+            try:
+                await self.consumer.leave()
+            except Fenced:
+                pass  # somebody else has it already
+            except LakeheadError as error:
+                logger.warning(
+                    "The claims in %s could not be given back (%s). Nothing is lost: other collectors wait for "
+                    "heartbeat_timeout_ms before they take them over.",
+                    self.consumer.files.consumer.key,
+                    error,
+                )
+            self._forget_released()
 
     # --- reading ahead
 
-    def _fetch_ahead(self) -> None:
-        """Fetch what is claimed, the first always, others while they have room."""
-        held = sum(each.size or self._guess for each in self._ahead if each.fetching is not None)
-        for each in self._ahead:
-            if each.fetching is not None:
-                continue
-            if held and held + self._guess > self._config.read_ahead_bytes:
-                return
-            held += self._guess
-            each.fetching = asyncio.create_task(self._fetch(each))
+    async def _first(self) -> Ahead | None:
+        """The first that is claimed and not handed out; claims if there is none."""
+        self._forget_what_is_gone()
+        if not self._ahead:
+            claims = await self.consumer.claim(self._config.read_ahead)
+            self._ahead.extend(Ahead(claim) for claim in claims)
+            self._read_ahead.add(self._ahead)
+        return self._ahead[0] if self._ahead else None
 
-    async def _fetch(self, ahead: Ahead) -> Object | LakeheadError | None:
-        key = object_key(ahead.claim.location)
-        try:
-            there = await self._means.store.get(key, end=self._limits.stored_bytes + 1)
-        except LakeheadError as error:
-            return error  # for whoever asks for the batch
-        if there is not None:
-            ahead.size = len(there.body)
-            self._guess = max(ahead.size, 1)
-        return there
+    def _forget_what_is_gone(self) -> None:
+        """Forget what was released, also where that was in doubt and has landed."""
+        while self._ahead and self._ahead[0].claim.state is not ClaimState.HELD:
+            self._read_ahead.remove(self._ahead.popleft())
+
+    def _forget_released(self) -> None:
+        self._forget_what_is_gone()
+        for location in [*self._requested, *self._set_aside]:
+            if location not in self.consumer.held:
+                self._requested.pop(location, None)
+                self._set_aside.pop(location, None)
 
     async def _opened(self, ahead: Ahead) -> Opened | None:
         """The batch, read and decoded; None if it is set aside."""
-        if ahead.fetching is None:
-            self._fetch_ahead()
-        assert ahead.fetching is not None  # noqa: S101 - for the type checker: the first is always fetched
-        await asyncio.wait([ahead.fetching])
-        match ahead.fetching.result():
+        fetching = self._read_ahead.fetch_now(ahead)
+        await asyncio.wait([fetching])
+        match fetching.result():
             case Object(_, body):
                 try:
                     entries = decode_batch(body, self._limits)
                 except NewerFormat:
                     raise
                 except Unreadable as error:
-                    await self._put_aside(ahead.claim, str(error))
+                    await self._skip(ahead.claim, str(error))
                     return None
             case None:
                 await self.consumer.check()  # whoever took over from us may have finished, and deleted it
-                await self._put_aside(ahead.claim, "The batch is not there.", gone=True)
+                await self._skip(ahead.claim, "The batch is not there.", gone=True)
                 return None
             case InvalidKey() as error:
-                await self._put_aside(ahead.claim, str(error), gone=True)
+                await self._skip(ahead.claim, str(error), gone=True)
                 return None
             case error:
                 ahead.fetching = None  # the next call tries again
                 raise error
-        return Opened(ahead.claim, entries, ahead.size)
+        # Only now: what is newer than we are is not set aside, however often it was claimed.
+        if (most := self._config.max_deliveries) is not None and ahead.claim.deliveries > most:
+            times = ahead.claim.deliveries - 1
+            await self._skip(ahead.claim, f"It was handed out {times} times and never acknowledged.", bad=False)
+            return None
+        return Opened(ahead.claim, entries, len(body))
 
-    async def _put_aside(self, claim: Claim, reason: str, *, gone: bool = False) -> None:
-        if (bad := self._bad_in_a_row()) >= self._config.max_bad_batches_in_a_row:
+    async def _skip(self, claim: Claim, reason: str, *, bad: bool = True, gone: bool = False) -> None:
+        """Set a batch aside instead of handing it out."""
+        if bad and (before := self._bad_in_a_row()) >= self._config.max_bad_batches_in_a_row:
             raise Unreadable(
-                f"{bad} batches in a row could not be read and were set aside, and neither can {claim.location}: "
+                f"{before} batches in a row could not be read and were set aside, and neither can {claim.location}: "
                 f"{reason} It stays in the queue. If a newer Lakehead wrote them, update this reader; if they are "
                 "really damaged, raise max_bad_batches_in_a_row."
             )
+        await self._put_aside(claim, reason, gone=gone)
+        self._set_aside[claim.location] = bad
+
+    async def _put_aside(self, claim: Claim, reason: str, *, gone: bool = False) -> None:
         key = None if gone else object_key(claim.location)
         await self._quarantine.set_aside(claim.location, key, reason)
+        store, manifest = self._config.object_store_config.url, self._config.manifest_path
+        message = (
+            f"The batch {claim.location} was set aside: {reason} The queue moves on. To look at it: "
+            f"`lakehead queue quarantine list --store {store} --manifest {manifest}`; to queue it again: "
+            f"`lakehead queue quarantine replay {claim.location} --store {store} --manifest {manifest}`."
+        )
+        logger.warning("%s", message)
 
     def _bad_in_a_row(self) -> int:
         """How many there will be once everything is acknowledged that we hold before the next batch."""
@@ -191,17 +270,23 @@ class Reader:
         """In ordered mode what is done is always the beginning of the queue."""
         if self._config.mode is not Mode.ORDERED:
             return
-        earlier = None
+        left = len(ours)
         for location in self.consumer.held:
+            if not left:
+                return
             if location in ours:
-                if earlier is not None:
-                    raise OutOfTurn(f"{earlier} was handed out before {location}: acknowledge it first.")
+                left -= 1
             elif location not in self._requested and location not in self._set_aside:
-                earlier = location
+                raise OutOfTurn(f"{location} was handed out before {next(iter(ours))}: acknowledge it first.")
 
     def _start_writer(self) -> None:
         if self._writer is None:
             self._writer = asyncio.create_task(self._acknowledge())
+
+    async def _acknowledged(self) -> None:
+        """Wait until everything is acknowledged that was asked for."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
 
     async def _acknowledge(self) -> None:
         """Write what can be acknowledged now, until nothing more can."""
@@ -210,11 +295,11 @@ class Reader:
             while some := self._ripe():
                 asking, self._asking = self._asking, []
                 waiting = await self.consumer.ack(some, self._set_aside)
-                self._requested.difference_update(some)
                 for location in some:
+                    self._requested.pop(location, None)
                     self._set_aside.pop(location, None)
                 if waiting >= self._config.done_cleanup_threshold:
-                    await self._clean_up_now()
+                    await self._clean_up_now(waiting)
                 _tell(asking, None)
             _tell(self._asking, None)
         except LakeheadError as error:
@@ -226,20 +311,45 @@ class Reader:
             self._writer = None
 
     def _ripe(self) -> Sequence[str]:
-        wanted = self._requested | self._set_aside.keys()
         ripe = []
         for location in self.consumer.held:
-            if location in wanted:
+            if location in self._requested or location in self._set_aside:
                 ripe.append(location)
             elif self._config.mode is Mode.ORDERED:
                 break
         return ripe
 
-    async def _clean_up_now(self) -> None:
+    async def _clean_up_now(self, waiting: int) -> None:
+        now = self._means.clock.monotonic()
+        if self._clean_up_again is not None and waiting < self._clean_up_again[0] and now < self._clean_up_again[1]:
+            return
+        key = self.consumer.files.consumer.key
         try:
             await self._clean_up.run()
-        except LakeheadError:
-            self._means.counts.cleanups_failed += 1  # what is acknowledged is; the next time makes up for it
+        except LakeheadError as error:
+            # What is acknowledged is, all the same. Each try reads both manifests, so not every ack tries again.
+            self._clean_up_again = (2 * waiting, self._means.clock.monotonic() + CLEAN_UP_AGAIN_SECONDS)
+            self._means.counts.cleanups_failed += 1
+            self._warnings.warn(
+                "clean-up",
+                f"The {waiting:,} acknowledged locations of {key} could not be cleaned up ({error}). It is tried "
+                "again later; until then they stay in the store. Check that the store takes writes and deletes.",
+            )
+        else:
+            self._clean_up_again = None
+            self._warnings.over("clean-up")
+
+
+def still_held(claims: Collection[Claim]) -> dict[str, None]:
+    """The locations of those that are not acknowledged yet. Raises `Refused` for one that was released."""
+    for claim in claims:
+        check_known_end(claim)
+        if claim.state is ClaimState.RELEASED:
+            raise Refused(
+                f"{claim.location} was released, so it cannot be acknowledged: it is handed out again. "
+                "Acknowledge it when it comes."
+            )
+    return dict.fromkeys(claim.location for claim in claims if claim.state is ClaimState.HELD)
 
 
 def _tell(asking: "Sequence[asyncio.Future[None]]", error: LakeheadError | None) -> None:

@@ -89,7 +89,7 @@ def test_what_was_set_aside_can_be_replayed_once_it_can_be_read() -> None:
         means = scene.means()
         quarantine = Quarantine(MANIFEST, means)
         [note] = (await notes(MANIFEST, means)).read.values()
-        producer = Producer(scene.collector()._readers[0].consumer.files.producer, means, data_path_prefix="ingest")
+        producer = Producer(scene.collector()._readers.all[0].consumer.files.producer, means, data_path_prefix="ingest")
         for _ in range(2):
             await quarantine.replay(note.location, producer)
         async with scene.collector(done_cleanup_threshold=1) as collector:

@@ -117,6 +117,7 @@ def test_a_next_batch_that_is_cancelled_loses_nothing() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "b")
         async with scene.collector() as collector:
+            got = []
             for held in ("get", "create", "replace"):
                 scene.store.hold(lambda call, held=held: call[0] == held)  # type: ignore[misc]  # a default binds it
                 waiting = asyncio.create_task(collector.next_batch())
@@ -127,8 +128,8 @@ def test_a_next_batch_that_is_cancelled_loses_nothing() -> None:
                     scene.store.release()
                     await scene.later(1)
                 else:
+                    got += values(waiting.result())
                     scene.store.release()
-            got = [] if waiting.cancelled() else values(waiting.result())
             while (batch := await collector.next_batch()) is not None:
                 got += values(batch)
             assert got == ["a", "b"]

@@ -66,7 +66,7 @@ def test_clean_up_deletes_only_batches_of_the_queue() -> None:
             await scene.store.inner.put(key, encode_json(entries(key)))
         await scene.fill("ours")
         means = scene.means()
-        producer = Producer(scene.collector()._readers[0].consumer.files.producer, means, data_path_prefix="ingest")
+        producer = Producer(scene.collector()._readers.all[0].consumer.files.producer, means, data_path_prefix="ingest")
         for key in foreign:
             await producer.append(entry_for(key, means.ids))
             await producer.append(key)
@@ -114,8 +114,9 @@ def test_a_clean_up_that_is_cut_off_anywhere_is_made_up_for() -> None:
 
 def first_two(collector: Collector) -> list[CollectedBatch]:
     """What a collector has handed out and holds, as it would hand it out."""
-    held = collector._readers[0].consumer.held.values()
-    return [CollectedBatch([], claim.location, claim.epoch, 0, collector._readers[0].consumer.id) for claim in held]
+    held = collector._readers.all[0].consumer.held.values()
+    reader = collector._readers.all[0]
+    return [CollectedBatch([], claim.location, claim.epoch, 0, reader.consumer.id, 1, claim) for claim in held]
 
 
 def test_manifests_stay_bounded_while_a_collector_keeps_up() -> None:

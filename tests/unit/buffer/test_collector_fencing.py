@@ -8,7 +8,7 @@ from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.errors import Fenced
 from tests.sim.world import SimulatedClock
-from tests.unit.buffer.scene import PAIR, Scene, in_both_modes, play, values, writes
+from tests.unit.buffer.scene import DOWN, LOST, PAIR, Scene, in_both_modes, play, values, writes
 
 
 def test_a_batch_that_is_held_for_long_is_kept_alive() -> None:
@@ -196,18 +196,53 @@ def test_a_successor_need_not_wait_for_a_collector_that_closed_with_nothing_open
 
 
 @in_both_modes
-def test_what_was_open_when_a_collector_closed_waits_for_the_timeout(mode: Mode) -> None:
+def test_what_was_open_when_a_collector_closed_is_handed_out_at_once(mode: Mode) -> None:
     async def story(scene: Scene) -> None:
-        await scene.fill("a", "b")
+        await scene.fill("a", "b", "c")
         async with scene.collector(mode=mode) as first:
             await first.next_batch()
+            before = scene.store.count(writes(PAIR.consumer))
+        assert scene.store.count(writes(PAIR.consumer)) == before + 1, "one write gives everything back"
+        manifest = await scene.consumer()
+        assert (manifest.claimed, manifest.owners, manifest.owner) == ({}, {}, None)
         async with scene.collector(mode=mode) as second:
-            early = await scene.all_of(second)
-            assert early == ([] if mode is Mode.ORDERED else ["b"])
-            await scene.later(31)
-            assert early + await scene.all_of(second) == (["a", "b"] if mode is Mode.ORDERED else ["b", "a"])
+            assert await scene.all_of(second) == ["a", "b", "c"]
 
     play(story)
+
+
+@in_both_modes
+def test_a_close_whose_answer_is_lost_has_given_everything_back(mode: Mode, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b")
+        first = scene.collector(mode=mode)
+        await first.next_batch()
+        scene.store.break_(writes(PAIR.consumer), LOST, times=1, applied=True)
+        await first.close()
+        assert first.counts.claims_lost == 0
+        async with scene.collector(mode=mode) as second:
+            assert await scene.all_of(second) == ["a", "b"]
+
+    play(story)
+    assert not caplog.records
+
+
+def test_a_close_that_fails_says_what_follows(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a")
+        first = scene.collector()
+        await first.next_batch()
+        scene.store.break_(writes(PAIR.consumer), DOWN)
+        await first.close()
+        scene.store.mend()
+        async with scene.collector() as second:
+            assert await second.next_batch() is None
+            await scene.later(31)
+            assert await scene.all_of(second) == ["a"]
+
+    play(story, seeds=1)
+    [record] = caplog.records
+    assert "heartbeat_timeout_ms" in record.getMessage()
 
 
 @pytest.mark.parametrize("off_by", [-3600.0, 3600.0])

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from lakehead.buffer.collector import Collector
 from lakehead.buffer.means import Means
 from lakehead.buffer.verification import verify
 from lakehead.storage.port import Entry, Object
@@ -37,16 +38,21 @@ class Overtaken(GateStore):
             async with self._scene.collector(done_cleanup_threshold=1) as collector:
                 await self._scene.all_of(collector)
             await self._scene.fill("more")
-            async with self._scene.collector(heartbeat_timeout_ms=seconds(1)) as collector:
-                await collector.next_batch()
+            await crash_with_a_batch(self._scene.collector(heartbeat_timeout_ms=seconds(1)))
+
+
+async def crash_with_a_batch(collector: Collector) -> None:
+    """Leave a claim behind, as a process does that dies."""
+    await collector.next_batch()
+    assert collector._beating is not None
+    collector._beating.cancel()
 
 
 @pytest.mark.parametrize("call", [("list", "ingest"), ("get", PAIR.producer)])
 def test_what_was_cleaned_up_between_two_reads_is_no_fault(call: Call) -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("one", "two")
-        async with scene.collector() as collector:
-            await collector.next_batch()
+        await crash_with_a_batch(scene.collector())
         store = Overtaken(scene, call)
         means = Means(store=store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
 

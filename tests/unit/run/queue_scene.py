@@ -121,11 +121,14 @@ def make_older(path: Path, *, hours: float) -> None:
 
 
 async def one_of_three(collector: Collector) -> None:
-    """One is acknowledged, one is held, and what was only read ahead is given back when the collector is closed."""
+    """One is acknowledged, one is held and not given back, as when the process dies, and one waits."""
     first = await collector.next_batch()
     await collector.next_batch()
     assert first is not None
     await collector.ack(first)
+    [reader] = collector._readers.all
+    await reader.consumer.release([claim.location for claim in reader.consumer.held.values() if not claim.handed_out])
+    collector._readers.all.clear()
 
 
 def orphan(lake: Lake, name: str, *, hours: float) -> str:

@@ -1,0 +1,119 @@
+"""What a collector holds in one partition, and what the consumer manifest becomes with it. Nothing here does I/O."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+from lakehead.storage.port import Version
+from lakehead.wire.queue_manifests import ConsumerManifest
+
+NOTHING: Mapping[str, bool] = MappingProxyType({})
+
+
+class ClaimState(Enum):
+    """What has become of a claim."""
+
+    HELD = "held"
+    ACKNOWLEDGED = "acknowledged"
+    RELEASED = "released"
+    UNKNOWN = "unknown"
+    """It was acknowledged without an answer, and whether that has landed cannot be found out any more."""
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A location that is ours until we acknowledge it, release it or lose it."""
+
+    location: str
+    epoch: int
+    """The epoch in which it was claimed, for a sink to compare: a later one has overtaken it."""
+
+    deliveries: int = 1
+    """How often the location was claimed, this time included."""
+
+    handed_out: bool = False
+    """Whether the application has it, or had it."""
+
+    state: ClaimState = ClaimState.HELD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A write that ends claims, was sent, and may have landed or may yet."""
+
+    number: int
+    """What stands in `acks` for us once it has landed."""
+
+    locations: frozenset[str]
+    end: ClaimState
+    """What becomes of the claims."""
+
+    leaves: bool
+    """Whether it gives up the queue too."""
+
+    over: ConsumerManifest
+    """What it takes the place of."""
+
+    at: Version | None
+    """The version of that."""
+
+    def may_be_forgotten(self, acks: Mapping[str, int], most: int) -> bool:
+        """Whether it may have landed though `acks` does not have it, because of all that others have written since.
+
+        The oldest entries are dropped first. So one that is older than ours, and stands as it was, is proof that ours
+        was not dropped.
+        """
+        return len(acks) >= most and not any(acks.get(name) == number for name, number in self.over.acks.items())
+
+
+def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:
+    """With a heartbeat for everything that is held."""
+    claimed = {**now.claimed, **{location: at_ms for location in held if location in now.claimed}}
+    return replace(now, claimed=claimed, heartbeat=at_ms if ordered else now.heartbeat)
+
+
+def with_claims(
+    now: ConsumerManifest, claims: Sequence[Claim], owner: str, at_ms: int, pending: Collection[str]
+) -> ConsumerManifest:
+    """With new claims, each counted as a delivery. Counts of what is pending no more are dropped."""
+    names = [claim.location for claim in claims]
+    counted = {**now.deliveries, **{claim.location: claim.deliveries for claim in claims}}
+    return replace(
+        now,
+        claimed={**now.claimed, **dict.fromkeys(names, at_ms)},
+        owners={**now.owners, **dict.fromkeys(names, owner)},
+        deliveries={location: count for location, count in counted.items() if location in pending},
+    )
+
+
+def with_done(now: ConsumerManifest, ours: Sequence[str], set_aside: Mapping[str, bool]) -> ConsumerManifest:
+    """With claims turned into done locations; `set_aside` has those of them that are no good, and which were bad."""
+    bad = now.bad_in_a_row
+    for location in ours:
+        bad = bad + set_aside[location] if location in set_aside else 0
+    gone = set(ours)
+    return replace(
+        _without(now, gone),
+        done=(*now.done, *ours),
+        deliveries={location: count for location, count in now.deliveries.items() if location not in gone},
+        bad_in_a_row=bad,
+    )
+
+
+def with_released(now: ConsumerManifest, claims: Sequence[Claim]) -> ConsumerManifest:
+    """Without claims. What was never handed out does not count as delivered."""
+    deliveries = dict(now.deliveries)
+    for claim in claims:
+        if not claim.handed_out and deliveries.get(claim.location, 0) > 0:
+            deliveries[claim.location] -= 1
+    counted = {location: count for location, count in deliveries.items() if count}
+    return replace(_without(now, {claim.location for claim in claims}), deliveries=counted)
+
+
+def _without(now: ConsumerManifest, gone: Collection[str]) -> ConsumerManifest:
+    return replace(
+        now,
+        claimed={location: at for location, at in now.claimed.items() if location not in gone},
+        owners={location: owner for location, owner in now.owners.items() if location not in gone},
+    )

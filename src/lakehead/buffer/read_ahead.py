@@ -1,0 +1,76 @@
+"""Fetching claimed batches before they are asked for, up to a number of bytes for all partitions of a collector."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lakehead.buffer.claims import Claim
+from lakehead.buffer.layout import object_key
+from lakehead.buffer.means import Means
+from lakehead.errors import LakeheadError
+from lakehead.storage.port import Object
+from lakehead.wire.batch import MIB, Limits
+
+
+@dataclass(eq=False, slots=True)
+class Ahead:
+    """A claimed location that is not handed out yet."""
+
+    claim: Claim
+    fetching: "asyncio.Task[Object | LakeheadError | None] | None" = None
+    size: int = 0
+    """Bytes that it takes, or is thought to take; 0 where it is not fetched."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the store has answered, if only with an error."""
+        return self.fetching is not None and self.fetching.done()
+
+
+class ReadAhead:
+    """Fetches side by side, in the order of the claims, while there is room."""
+
+    def __init__(self, means: Means, limits: Limits, most_bytes: int) -> None:
+        self._means = means
+        self._limits = limits
+        self._most_bytes = most_bytes
+        self._waiting: deque[Ahead] = deque()
+        self._bytes = 0
+        self._guess = MIB
+        """How large the next batch is thought to be: as large as the last one."""
+
+    def add(self, claimed: Iterable[Ahead]) -> None:
+        """Fetch these as soon as there is room."""
+        self._waiting.extend(claimed)
+        self._fetch_waiting()
+
+    def fetch_now(self, ahead: Ahead) -> "asyncio.Task[Object | LakeheadError | None]":
+        """Fetch one that is asked for, whether there is room or not."""
+        if ahead.fetching is None:
+            self._bytes += self._guess - ahead.size
+            ahead.size = self._guess
+            ahead.fetching = asyncio.create_task(self._fetch(ahead))
+        return ahead.fetching
+
+    def remove(self, ahead: Ahead) -> None:
+        """One is handed out, or given back: there is room for others."""
+        self._bytes -= ahead.size
+        ahead.size = 0
+        if ahead.fetching is None and ahead in self._waiting:
+            self._waiting.remove(ahead)
+        self._fetch_waiting()
+
+    def _fetch_waiting(self) -> None:
+        while self._waiting and (not self._bytes or self._bytes + self._guess <= self._most_bytes):
+            self.fetch_now(self._waiting.popleft())
+
+    async def _fetch(self, ahead: Ahead) -> Object | LakeheadError | None:
+        try:
+            there = await self._means.store.get(object_key(ahead.claim.location), end=self._limits.stored_bytes + 1)
+        except LakeheadError as error:
+            return error  # for whoever asks for the batch
+        if there is not None and ahead.size:
+            self._bytes += len(there.body) - ahead.size
+            ahead.size = self._guess = max(len(there.body), 1)
+        return there
