@@ -16,7 +16,7 @@ import pytest
 from lakehead.buffer.consumer import Mode
 from lakehead.wire.compact import decode_batch
 from tests.chaos.buffer_checker import Line, faults
-from tests.chaos.buffer_child import Order, work
+from tests.chaos.buffer_child import TIMEOUT, Order, work
 from tests.servers.seaweed import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, Seaweed
 from tests.support.costs import Mechanism, add
 from tests.support.effort import effort
@@ -115,7 +115,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
         return {"url": f"file://{tmp_path}/store"}
     seaweed: Seaweed = request.getfixturevalue("seaweed")
     credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    settings = {"endpoint": seaweed.endpoint, "region": REGION, "credentials": credentials}
+    settings = {
+        "endpoint": seaweed.endpoint,
+        "region": REGION,
+        "credentials": credentials,
+        "connect_timeout": TIMEOUT.total_seconds() / 3,
+    }
     return {"url": f"s3://{BUCKET}/{uuid4()}", "settings": settings}
 
 

@@ -71,11 +71,15 @@ class Collector:
         self._means = config.object_store_config.means(
             clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
         )
+        # One request that hangs must not outlive the claims. A store that was passed in has its own settings.
+        manifests = (
+            self._means
+            if store is not None
+            else config.object_store_config.impatient(self._means, config.heartbeat_seconds)
+        )
         self._config = config
         read_ahead = ReadAhead(self._means, limits, config.read_ahead_bytes)
-        self._readers = Readers(
-            partial(Reader, config, self._means, self._means, limits, read_ahead), self._means.clock
-        )
+        self._readers = Readers(partial(Reader, config, self._means, manifests, limits, read_ahead), self._means.clock)
         self._beating: asyncio.Task[None] | None = None
         self._heart = asyncio.Lock()
         self._closing = asyncio.Event()
@@ -219,8 +223,7 @@ class Collector:
 
     def _start_beating(self) -> None:
         if self._beating is None:
-            interval = self._config.heartbeat_timeout_ms.total_seconds() / 3
-            self._beating = asyncio.create_task(_beat(weakref.ref(self), self._means, interval))
+            self._beating = asyncio.create_task(_beat(weakref.ref(self), self._means, self._config.heartbeat_seconds))
 
     async def _heartbeat_of(self, reader: Reader) -> None:
         key = reader.consumer.files.consumer.key

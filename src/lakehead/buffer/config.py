@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 
@@ -57,6 +57,19 @@ class ObjectStoreConfig:
         ids, random = ids or RandomIds(), random or system_random()
         store = store or open_proven(self.url, self.settings, clock=clock, ids=ids, random=random)
         return Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
+
+    def impatient(self, means: Means, seconds: float) -> Means:
+        """The same, with a store whose requests take no longer than that: another one if this one's may."""
+        if not self.is_remote or self.settings.request_timeout <= seconds:
+            return means
+        settings = replace(self.settings, request_timeout=seconds)
+        store = open_store(self.url, settings, clock=means.clock, ids=means.ids, random=means.random)
+        return replace(means, store=Proven(store, means.ids))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether requests go over a network, and may hang there."""
+        return self.url.startswith(("s3://", "gs://", "az://"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +146,11 @@ class CollectorConfig:
     """How often a batch is handed out; None means without a limit. One that was never acknowledged after that many
     times is set aside. After a crash, what was claimed ahead counts as handed out once."""
 
+    @property
+    def heartbeat_seconds(self) -> float:
+        """From one heartbeat to the next; no request for a manifest may take longer."""
+        return self.heartbeat_timeout_ms.total_seconds() / 3
+
     def __post_init__(self) -> None:
         """Check everything, and say all that is wrong."""
         _raise_if_any(self._faults())
@@ -141,6 +159,12 @@ class CollectorConfig:
         yield from _bad_key("manifest_path", self.manifest_path)
         if self.heartbeat_timeout_ms <= timedelta(0):
             yield f"heartbeat_timeout_ms is {self.heartbeat_timeout_ms}, and must be longer than nothing"
+        connecting = self.object_store_config.settings.connect_timeout
+        if self.object_store_config.is_remote and connecting > self.heartbeat_seconds:
+            yield (
+                f"connect_timeout of the store is {connecting:g} s, and must be at most a third of "
+                f"heartbeat_timeout_ms, {self.heartbeat_timeout_ms}: else one connection that hangs loses all claims"
+            )
         for name in ("done_cleanup_threshold", "read_ahead", "read_ahead_bytes"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}, and must be at least 1"

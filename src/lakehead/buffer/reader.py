@@ -62,7 +62,7 @@ class Reader:
         self._limits = limits
         self._read_ahead = read_ahead
         self._quarantine = Quarantine(config.manifest_path, means)
-        self._clean_up = CleanUp(files=PairFiles.of(pair, means), means=means, backoff=CLAIMS)
+        self._clean_up = CleanUp(files=PairFiles.of(pair, manifests), means=means, backoff=CLAIMS)
         self._clean_up_again: tuple[int, float] | None = None
         """After a clean-up that failed: at how many done locations, or when, the next one is tried."""
         self._ahead: deque[Ahead] = deque()

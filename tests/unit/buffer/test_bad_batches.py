@@ -46,7 +46,9 @@ def test_a_batch_that_a_successor_has_finished_is_not_taken_for_a_bad_one(mode: 
 
 @in_both_modes
 @pytest.mark.parametrize("damage", ["garbage", "gone", "too large", "illegal"])
-def test_a_bad_batch_is_set_aside_with_its_reason_and_the_queue_moves_on(mode: Mode, damage: str) -> None:
+def test_a_bad_batch_is_set_aside_with_its_reason_and_the_queue_moves_on(
+    mode: Mode, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a", "bad", "c")
         manifest = await scene.producer()
@@ -75,6 +77,9 @@ def test_a_bad_batch_is_set_aside_with_its_reason_and_the_queue_moves_on(mode: M
         assert note.reason.endswith(".")
         kept = [await scene.store.inner.get(key) for key in note.keys]
         assert [each.body for each in kept if each] == ([body] if body else [])
+        [record] = caplog.records
+        assert f"{bad} was set aside: {note.reason}" in record.getMessage()
+        caplog.clear()
 
     play(story)
 

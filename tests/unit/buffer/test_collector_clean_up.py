@@ -1,5 +1,7 @@
 """The clean-up after acknowledgements: what it deletes, and that it is made up for where it fails."""
 
+import pytest
+
 from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.layout import entry_for
 from lakehead.buffer.producer import Producer
@@ -43,6 +45,28 @@ def test_a_clean_up_that_fails_does_not_fail_the_ack_and_is_made_up_for() -> Non
         assert (await scene.consumer()).done == ()
 
     play(story)
+
+
+def test_a_clean_up_that_keeps_failing_is_tried_now_and_then_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*(str(number) for number in range(100)))
+        scene.store.break_(deletes, DOWN)
+        async with scene.collector(done_cleanup_threshold=1, read_ahead=200) as collector:
+            got = [await collector.next_batch() for _ in range(99)]
+            for batch in got:
+                assert batch is not None
+                await collector.ack(batch)
+            assert 3 <= collector.counts.cleanups_failed <= 7, "each time as many again have gathered"
+            scene.store.mend()
+            await scene.later(31)
+            last = await collector.next_batch()
+            assert last is not None
+            await collector.ack(last)
+            assert (await scene.consumer()).done == (), "after a while it is tried again"
+
+    play(story, seeds=1)
+    [record] = caplog.records
+    assert "Check that the store" in record.getMessage()
 
 
 def test_an_ack_counts_even_if_the_clean_up_after_it_finds_a_manifest_that_cannot_be_read() -> None:

@@ -223,7 +223,8 @@ def test_a_partition_that_cannot_be_read_says_so_and_the_others_go_on() -> None:
         broken = of_partition(2)
         scene.store.break_(lambda call: call[1] in broken, DOWN)
         async with scene.collector() as collector:
-            got, errors = [], 0
+            got: list[str] = []
+            errors = 0
             while len(got) < 9:
                 try:
                     got += values(await collector.next_batch())

@@ -1,0 +1,118 @@
+"""Acknowledgements whose answers were lost, when so many collectors have acknowledged since that ours is forgotten."""
+
+import pytest
+
+from lakehead.buffer.claims import ClaimState
+from lakehead.buffer.consumer import Consumer, Mode
+from lakehead.buffer.errors import Fenced
+from lakehead.buffer.layout import object_key
+from lakehead.buffer.manifests import PairFiles
+from lakehead.buffer.reader import Reader
+from lakehead.errors import OutcomeUnknown
+from lakehead.wire.batch import encode_json
+from lakehead.wire.queue_manifests import ProducerManifest
+from tests.unit.buffer.scene import DOWN, LOST, PAIR, Scene, entries, in_both_modes, play, writes
+
+
+def consumer(scene: Scene, *, most: int = 2) -> Consumer:
+    means = scene.means()
+    return Consumer(PairFiles.of(PAIR, means), means, mode=Mode.COMPETING, timeout=30, most_collectors=most)
+
+
+async def in_doubt(scene: Scene, ours: Consumer, *, applied: bool) -> list[str]:
+    """Claim two and leave the acknowledgement of the first in doubt; both locations."""
+    first, second = [claim.location for claim in await ours.claim(2)]
+    scene.store.break_(writes(PAIR.consumer), LOST, times=1, applied=applied)
+    scene.store.break_(lambda call: call == ("get", PAIR.consumer), DOWN, times=1)
+    with pytest.raises(OutcomeUnknown):
+        await ours.ack([first])
+    return [first, second]
+
+
+async def others_acknowledge(scene: Scene, count: int, *, most: int = 2) -> None:
+    for _ in range(count):
+        other = consumer(scene, most=most)
+        [claim] = await other.claim(1)
+        await other.ack([claim.location])
+
+
+def test_an_ack_that_landed_and_was_forgotten_stays_unknown_and_fences_nobody() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcd")
+        ours = consumer(scene)
+        first, second = await in_doubt(scene, ours, applied=True)
+        claim = ours.held[first]
+        await others_acknowledge(scene, 2)
+        with pytest.raises(OutcomeUnknown, match="cannot be found out"):
+            await ours.ack([first])
+        assert claim.state is ClaimState.UNKNOWN
+        await ours.heartbeat()
+        await ours.ack([second])
+        assert set((await scene.consumer()).done) >= {first, second}
+
+    play(story)
+
+
+def test_an_ack_that_did_not_land_is_known_whoever_has_acknowledged_since() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcd")
+        ours = consumer(scene)
+        first, second = await in_doubt(scene, ours, applied=False)
+        await others_acknowledge(scene, 2)
+        await ours.ack([first])
+        await ours.ack([second])
+        assert len((await scene.consumer()).done) == 4
+
+    play(story)
+
+
+@pytest.mark.parametrize("most", [3, 64])
+def test_an_ack_that_others_left_standing_is_known(most: int) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcdef")
+        await others_acknowledge(scene, 1, most=most)
+        ours = consumer(scene, most=most)
+        first, second = await in_doubt(scene, ours, applied=True)
+        await others_acknowledge(scene, 1, most=most)
+        await ours.ack([first])
+        await ours.ack([second])
+        assert len((await scene.consumer()).done) == 4
+
+    play(story)
+
+
+def test_a_claim_that_was_taken_over_is_told_as_such_while_an_older_entry_is_proof() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcd")
+        await others_acknowledge(scene, 1)
+        ours = consumer(scene)
+        first, _ = await in_doubt(scene, ours, applied=False)
+        await scene.later(31)
+        other = consumer(scene)
+        assert first in [claim.location for claim in await other.claim(1)]
+        with pytest.raises(Fenced):
+            await ours.ack([first])
+
+    play(story)
+
+
+# --- many at once
+
+
+@in_both_modes
+def test_twenty_thousand_batches_are_acknowledged_at_once(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        many = tuple(f"data/x.batch#{scene.world.ids.uuid()}" for _ in range(20_000))
+        await scene.store.inner.put(object_key(many[0]), encode_json(entries("x")))
+        await scene.store.inner.put(PAIR.producer, ProducerManifest(pending=many).encode())
+        async with scene.collector(mode=mode, done_cleanup_threshold=10**6) as collector:
+            [reader] = collector._readers.all
+            assert isinstance(reader, Reader)
+            claims = await reader.consumer.claim(20_000)
+            for claim in claims:
+                claim.handed_out = True
+            await reader.ack(claims[:1])
+            await reader.ack(claims)
+            assert (await scene.consumer()).done == many
+
+    play(story, seeds=1)
