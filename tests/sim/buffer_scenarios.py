@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lakehead.buffer.batches import Batches, store_for
+from lakehead.buffer.claims import Claim
 from lakehead.buffer.cleanup import CleanUp
-from lakehead.buffer.consumer import Claim, Consumer, Mode
+from lakehead.buffer.consumer import Consumer, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.layout import entry_for, object_key
 from lakehead.buffer.manifests import ManifestFile, PairFiles, Stored

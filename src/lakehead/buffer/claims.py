@@ -1,11 +1,11 @@
-"""What a collector holds in one partition, and what the consumer manifest becomes with it. Nothing here does I/O."""
+"""Claims, and what the consumer manifest becomes with them. Nothing here does I/O."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
-from lakehead.storage.port import Version
+from lakehead.errors import OutcomeUnknown
 from lakehead.wire.queue_manifests import ConsumerManifest
 
 NOTHING: Mapping[str, bool] = MappingProxyType({})
@@ -38,33 +38,13 @@ class Claim:
     state: ClaimState = ClaimState.HELD
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A write that ends claims, was sent, and may have landed or may yet."""
-
-    number: int
-    """What stands in `acks` for us once it has landed."""
-
-    locations: frozenset[str]
-    end: ClaimState
-    """What becomes of the claims."""
-
-    leaves: bool
-    """Whether it gives up the queue too."""
-
-    over: ConsumerManifest
-    """What it takes the place of."""
-
-    at: Version | None
-    """The version of that."""
-
-    def may_be_forgotten(self, acks: Mapping[str, int], most: int) -> bool:
-        """Whether it may have landed though `acks` does not have it, because of all that others have written since.
-
-        The oldest entries are dropped first. So one that is older than ours, and stands as it was, is proof that ours
-        was not dropped.
-        """
-        return len(acks) >= most and not any(acks.get(name) == number for name, number in self.over.acks.items())
+def check_known_end(claim: Claim) -> None:
+    """Raise `OutcomeUnknown` for a claim of which nobody can tell any more whether it was acknowledged."""
+    if claim.state is ClaimState.UNKNOWN:
+        raise OutcomeUnknown(
+            f"The acknowledgement of {claim.location} was left without an answer, and so many collectors have "
+            "acknowledged since that it cannot be found out. If it is not acknowledged, it is handed out again."
+        )
 
 
 def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:

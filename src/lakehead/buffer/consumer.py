@@ -9,20 +9,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from itertools import dropwhile
 from typing import NoReturn
 
 from lakehead.buffer.claims import (
     NOTHING,
     Claim,
     ClaimState,
-    Sent,
+    check_known_end,
     refreshed,
     with_claims,
     with_done,
     with_released,
 )
-from lakehead.buffer.errors import Contended, Fenced, OutOfTurn
+from lakehead.buffer.consumer_file import ConsumerFile
+from lakehead.buffer.errors import Contended, Fenced
+from lakehead.buffer.holdings import Holdings, Sent
 from lakehead.buffer.manifests import PairFiles, Stored
 from lakehead.buffer.means import Means
 from lakehead.buffer.staleness import Staleness
@@ -59,28 +60,34 @@ class Consumer:
         most_collectors: int = MOST_COLLECTORS,
     ) -> None:
         self.files = files
-        self.held: dict[str, Claim] = {}
-        """What we hold, in the order in which we claimed it."""
         self.id = means.ids.uuid()
-        self.epoch: int | None = None
-        """In ordered mode, the epoch in which the queue is ours."""
-        self.bad_in_a_row = 0
-        """How many bad batches were acknowledged last, as far as we have seen."""
         self._mode = mode
         self._means = means
         self._backoff = backoff
         self._timeout = timeout
         self._staleness = Staleness(timeout, means.clock)
-        self._refreshed_at = means.clock.monotonic()
         self._most_collectors = most_collectors
+        self._holdings = Holdings(self.id, means.counts, ordered=mode is Mode.ORDERED, most_collectors=most_collectors)
+        self._file = ConsumerFile(files.consumer, self._holdings, means.clock)
         self._number = 0
-        self._sent: list[Sent] = []
-        """What was sent and is not settled yet."""
         self._fenced: Fenced | None = None
         self._turn = asyncio.Lock()
         """For whoever changes what is held; a heartbeat does not wait for it."""
-        self._request = asyncio.Lock()
-        """For one request at a time, so that no answer is older than what we know."""
+
+    @property
+    def held(self) -> Mapping[str, Claim]:
+        """What we hold, in the order in which we claimed it."""
+        return self._holdings.held
+
+    @property
+    def epoch(self) -> int | None:
+        """In ordered mode, the epoch in which the queue is ours."""
+        return self._holdings.epoch
+
+    @property
+    def bad_in_a_row(self) -> int:
+        """How many bad batches were acknowledged last, as far as we have seen."""
+        return self._file.bad_in_a_row
 
     async def claim(self, most: int) -> list[Claim]:
         """Claim up to that many of the next locations; none if there are none, or if another collector has them.
@@ -106,8 +113,8 @@ class Consumer:
                     self._refreshed(entered), claims, self.id, self._staleness.now_ms(), frozenset(pending)
                 )
                 with suppress(OutcomeUnknown):  # if it has landed, or lands yet, the next read shows it as ours
-                    if await self._write(seen, becomes):
-                        self._hold(claims, entered)
+                    if await self._file.write(seen, becomes):
+                        self._holdings.hold(claims, entered.epoch)
                         return claims
             raise self._contended("claim from")
 
@@ -124,7 +131,7 @@ class Consumer:
             now = await self._end(
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,
-                lambda: self._to_acknowledge(wanted),
+                lambda: self._holdings.to_acknowledge(wanted),
                 lambda now, ours: with_done(now, ours, set_aside),
             )
             for claim in claims:
@@ -137,7 +144,12 @@ class Consumer:
         Raises `Fenced`; `Unavailable` or `OutcomeUnknown`, and then it can be repeated.
         """
         async with self._turn:
-            await self._end("release in", ClaimState.RELEASED, lambda: self._to_release(locations), self._releasing)
+            await self._end(
+                "release in",
+                ClaimState.RELEASED,
+                lambda: self._holdings.to_release(locations),
+                self._releasing,
+            )
 
     async def leave(self) -> None:
         """Give back everything that is held, and the queue itself, in one write. The end of us."""
@@ -145,7 +157,7 @@ class Consumer:
             await self._end(
                 "leave",
                 ClaimState.RELEASED,
-                lambda: list(self.held) if self.held or self.epoch is not None else None,
+                lambda: None if self._holdings.is_empty else list(self.held),
                 lambda now, ours: replace(
                     self._releasing(now, ours), owner=None if self._mode is Mode.ORDERED else now.owner
                 ),
@@ -156,14 +168,12 @@ class Consumer:
         """Say that we live, for everything that we hold, in one write. Raises `Fenced`, or `Unavailable`."""
         for pause in self._backoff.pauses(self._means.random):
             await self._wait(pause)
-            if not self.held and self.epoch is None:
+            if self._holdings.is_empty:
                 return
-            async with self._request:
-                seen = await self._latest_now()
-                self._check(seen.manifest)
-                with suppress(OutcomeUnknown):
-                    if await self._write_now(seen, self._refreshed(seen.manifest)):
-                        return
+            self.check_known()
+            with suppress(OutcomeUnknown):
+                if await self._file.change(self._alive_in):
+                    return
         raise self._contended("keep alive what is claimed in")
 
     async def check(self) -> None:
@@ -173,7 +183,7 @@ class Consumer:
     async def check_if_old(self) -> None:
         """Raise `Fenced` if we are, and ask the store where others may have taken us for gone meanwhile."""
         self.check_known()
-        if self._means.clock.monotonic() - self._refreshed_at > self._timeout:
+        if self._means.clock.monotonic() - self._file.refreshed_at > self._timeout:
             await self.check()
 
     def check_known(self) -> None:
@@ -201,8 +211,9 @@ class Consumer:
         try:
             for pause in self._backoff.pauses(self._means.random):
                 await self._wait(pause)
-                seen = await self._latest()
-                doubt = doubt if self._sent else None  # what was read tells that it did not land
+                self.check_known()
+                seen = await self._file.latest()
+                doubt = doubt if self._holdings.sent else None  # what was read tells that it did not land
                 if (ours := which()) is None:
                     return seen.manifest
                 self._check(seen.manifest)
@@ -216,57 +227,22 @@ class Consumer:
                     over=seen.manifest,
                     at=seen.at,
                 )
-                self._sent.append(sent)
+                self._holdings.sent.append(sent)
                 try:
-                    if await self._write(seen, becomes):
-                        self._settle_sent(sent)
+                    if await self._file.write(seen, becomes):
+                        self._holdings.settle_sent(sent)
                         return becomes
                 except OutcomeUnknown as error:
                     doubt = error
                 else:
-                    self._sent = [each for each in self._sent if each is not sent]
+                    self._holdings.sent = [each for each in self._holdings.sent if each is not sent]
         except Unavailable as error:
             raise self._unsure(doubt) if doubt else error from error
         raise self._unsure(doubt) if doubt else self._contended(deed)
 
     async def _read(self) -> Stored[ConsumerManifest]:
-        async with self._request:
-            return await self._read_now()
-
-    async def _latest(self) -> Stored[ConsumerManifest]:
-        async with self._request:
-            return await self._latest_now()
-
-    async def _write(self, seen: Stored[ConsumerManifest], manifest: ConsumerManifest) -> bool:
-        began = self._means.clock.monotonic()
-        async with self._request:
-            latest = self.files.consumer.latest
-            if latest is not None and latest.at != seen.at:
-                return False  # a heartbeat of ours came between: the store would refuse it
-            return await self._write_now(seen, manifest, began)
-
-    async def _read_now(self) -> Stored[ConsumerManifest]:
         self.check_known()
-        seen = await self.files.consumer.read()
-        self.bad_in_a_row = seen.manifest.bad_in_a_row
-        self._settle(seen)
-        return seen
-
-    async def _latest_now(self) -> Stored[ConsumerManifest]:
-        """What we last saw, where we need not know better: if it is old, the write that follows is refused."""
-        self.check_known()
-        latest = self.files.consumer.latest
-        return await self._read_now() if latest is None else latest
-
-    async def _write_now(
-        self, seen: Stored[ConsumerManifest], manifest: ConsumerManifest, began: float | None = None
-    ) -> bool:
-        began = self._means.clock.monotonic() if began is None else began
-        written = await self.files.consumer.write(seen, manifest)
-        if written:
-            self._refreshed_at = began
-            self.bad_in_a_row = manifest.bad_in_a_row
-        return written
+        return await self._file.read()
 
     async def _pending(self) -> tuple[str, ...]:
         return (await self.files.producer.read()).manifest.pending
@@ -280,8 +256,8 @@ class Consumer:
     def _entered(self, now: ConsumerManifest) -> ConsumerManifest | None:
         """The manifest as one that we may claim in, perhaps by taking over; None while others have it."""
         if self._mode is Mode.ORDERED and now.owner == self.id and self.epoch is None:
-            self.epoch = now.epoch  # a take-over that was left without an answer
-        if self.held or self.epoch is not None:
+            self._holdings.epoch = now.epoch  # a take-over that was left without an answer
+        if not self._holdings.is_empty:
             self._check(now)
             return now
         if self._mode is Mode.COMPETING and now.owner is None:
@@ -344,67 +320,16 @@ class Consumer:
         ours = now.owners.get(location) == self.id
         return max(0, now.deliveries.get(location, 0) - ours)
 
-    def _to_acknowledge(self, wanted: Collection[str]) -> Sequence[str] | None:
-        """Those that are not done yet, in the order in which they were claimed where that matters."""
-        ours = [location for location in wanted if location in self.held]
-        if not ours:
-            return None
-        if self._mode is Mode.ORDERED:
-            first = [location for location, _ in zip(self.held, ours, strict=False)]
-            if early := next((location for location in first if location not in wanted), None):
-                raise OutOfTurn(f"{early} was handed out before {ours[-1]} and is not acknowledged yet.")
-            return first
-        return ours
-
-    def _to_release(self, wanted: Collection[str]) -> Sequence[str] | None:
-        ours = [location for location in wanted if location in self.held]
-        if ours and self._mode is Mode.ORDERED:
-            return list(dropwhile(lambda location: location not in wanted, self.held))
-        return ours or None
-
     def _releasing(self, now: ConsumerManifest, ours: Sequence[str]) -> ConsumerManifest:
         return with_released(now, [self.held[location] for location in ours])
 
+    def _alive_in(self, now: ConsumerManifest) -> ConsumerManifest:
+        """With a heartbeat. Raises `Fenced`."""
+        self._check(now)
+        return self._refreshed(now)
+
     def _refreshed(self, now: ConsumerManifest) -> ConsumerManifest:
         return refreshed(now, self.held, self._staleness.now_ms(), ordered=self._mode is Mode.ORDERED)
-
-    # --- what we know of our own writes
-
-    def _hold(self, claims: Sequence[Claim], entered: ConsumerManifest) -> None:
-        if self._mode is Mode.ORDERED:
-            self.epoch = entered.epoch
-        self.held.update({claim.location: claim for claim in claims})
-
-    def _settle(self, seen: Stored[ConsumerManifest]) -> None:
-        """Find out what became of writes that were left without an answer."""
-        acks = seen.manifest.acks
-        landed = acks.get(self.id)
-        for sent in self._sent:
-            if sent.number == landed:
-                self._settle_sent(sent)
-                return  # the others were to take the place of what it has replaced
-        if landed is None:
-            for sent in self._sent:
-                if sent.at != seen.at and sent.may_be_forgotten(acks, self._most_collectors):
-                    self._give_up(sent, seen.manifest)
-        self._sent = [sent for sent in self._sent if sent.at == seen.at]
-
-    def _settle_sent(self, sent: Sent) -> None:
-        self._sent.clear()
-        self._let_go(sent.locations, sent.end)
-        if sent.leaves:
-            self.epoch = None
-
-    def _give_up(self, sent: Sent, now: ConsumerManifest) -> None:
-        """Let go of what a write may have ended of which no trace is left."""
-        gone = [location for location in sent.locations if now.owners.get(location) != self.id]
-        self._let_go(gone, ClaimState.UNKNOWN if sent.end is ClaimState.ACKNOWLEDGED else sent.end)
-
-    def _let_go(self, locations: Iterable[str], end: ClaimState) -> None:
-        for location in locations:
-            if (claim := self.held.pop(location, None)) is not None:
-                claim.state = end
-                self._means.counts.acks += end is ClaimState.ACKNOWLEDGED
 
     def _unsure(self, doubt: OutcomeUnknown) -> LakeheadError:
         return OutcomeUnknown(
@@ -415,13 +340,4 @@ class Consumer:
         return Contended(
             f"{self._backoff.attempts} tries to {deed} {self.files.consumer.key} met another writer each time. "
             "Try again later, with fewer collectors or more partitions."
-        )
-
-
-def check_known_end(claim: Claim) -> None:
-    """Raise `OutcomeUnknown` for a claim of which nobody can tell any more whether it was acknowledged."""
-    if claim.state is ClaimState.UNKNOWN:
-        raise OutcomeUnknown(
-            f"The acknowledgement of {claim.location} was left without an answer, and so many collectors have "
-            "acknowledged since that it cannot be found out. If it is not acknowledged, it is handed out again."
         )

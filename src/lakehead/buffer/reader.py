@@ -2,29 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from lakehead.buffer.claims import Claim, ClaimState
+from lakehead.buffer.acknowledging import Acknowledging
+from lakehead.buffer.claims import Claim, ClaimState, check_known_end
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.config import CollectorConfig
-from lakehead.buffer.consumer import CLAIMS, Consumer, Mode, check_known_end
-from lakehead.buffer.errors import Fenced, OutOfTurn, Refused
+from lakehead.buffer.consumer import CLAIMS, Consumer, Mode
+from lakehead.buffer.errors import Fenced, Refused
 from lakehead.buffer.layout import Pair, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.buffer.read_ahead import Ahead, ReadAhead
-from lakehead.buffer.warn import WarnOnce, logger
-from lakehead.errors import LakeheadError, OutcomeUnknown
+from lakehead.buffer.warn import logger
+from lakehead.errors import LakeheadError
 from lakehead.storage.keys import InvalidKey
 from lakehead.storage.port import Object
 from lakehead.wire.batch import KeyValueEntry, Limits
 from lakehead.wire.compact import decode_batch
 from lakehead.wire.errors import NewerFormat, Unreadable
-
-CLEAN_UP_AGAIN_SECONDS = 30.0
-"""How long a clean-up that failed is not tried again, unless twice as much is there to clean up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,14 @@ class Opened:
     claim: Claim
     entries: list[KeyValueEntry]
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A batch that was set aside instead."""
+
+    bad: bool
+    """Whether because it could not be read."""
 
 
 class Reader:
@@ -62,17 +68,14 @@ class Reader:
         self._limits = limits
         self._read_ahead = read_ahead
         self._quarantine = Quarantine(config.manifest_path, means)
-        self._clean_up = CleanUp(files=PairFiles.of(pair, manifests), means=means, backoff=CLAIMS)
-        self._clean_up_again: tuple[int, float] | None = None
-        """After a clean-up that failed: at how many done locations, or when, the next one is tried."""
+        self._acknowledging = Acknowledging(
+            self.consumer,
+            CleanUp(files=PairFiles.of(pair, manifests), means=means, backoff=CLAIMS),
+            ordered=config.mode is Mode.ORDERED,
+            threshold=config.done_cleanup_threshold,
+        )
         self._ahead: deque[Ahead] = deque()
         self._turn = asyncio.Lock()
-        self._requested: dict[str, None] = {}
-        self._set_aside: dict[str, bool] = {}
-        """What was set aside and is not acknowledged yet, and whether because it could not be read."""
-        self._asking: list[asyncio.Future[None]] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._warnings = WarnOnce()
 
     @property
     def is_ready(self) -> bool:
@@ -104,8 +107,7 @@ class Reader:
     async def next(self) -> Opened | None:
         """The next batch, or None if there is none to be had now. Cancelling it loses nothing."""
         async with self._turn:
-            if self._set_aside:
-                self._start_writer()
+            self._acknowledging.start_again()
             while (first := await self._first()) is not None:
                 opened = await self._opened(first)
                 await self.consumer.check_if_old()
@@ -113,25 +115,21 @@ class Reader:
                     continue  # a release that was in doubt has landed
                 self._ahead.popleft()
                 self._read_ahead.remove(first)
-                if opened is not None:
+                if isinstance(opened, Opened):
                     first.claim.handed_out = True
                     self._count(opened)
                     return opened
-                self._start_writer()
+                self._acknowledging.set_aside(first.claim.location, bad=opened.bad)
             return None
 
     async def ack(self, claims: Collection[Claim]) -> None:
         """Mark batches as done; many callers at once share one write. See `Consumer.ack` for what it raises."""
         self.consumer.check_known()
         ours = still_held(claims)
-        self._check_turn(ours)
+        self._acknowledging.check_turn(ours)
         if not ours:
             return
-        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asking.append(asked)
-        self._requested.update(ours)
-        self._start_writer()
-        await asked
+        await self._acknowledging.ack(ours)
         still_held(claims)  # for they may have been released meanwhile
 
     async def release(self, claims: Collection[Claim]) -> None:
@@ -140,7 +138,7 @@ class Reader:
         Raises `Refused` for one that is acknowledged. That one was released before is no error.
         """
         async with self._turn:
-            await self._acknowledged()
+            await self._acknowledging.wait()
             self.consumer.check_known()
             if done := [claim.location for claim in claims if claim.state is ClaimState.ACKNOWLEDGED]:
                 raise Refused(f"{done[0]} is acknowledged and cannot be released any more.")
@@ -150,7 +148,7 @@ class Reader:
     async def set_aside(self, claim: Claim, reason: str) -> None:
         """Copy a batch that was handed out to quarantine, and acknowledge it. Raises what `ack` raises."""
         self.consumer.check_known()
-        self._check_turn(still_held([claim]))
+        self._acknowledging.check_turn(still_held([claim]))
         if claim.state is ClaimState.HELD:
             await self._put_aside(claim, reason)
             await self.ack([claim])
@@ -160,7 +158,7 @@ class Reader:
         async with self._turn:
             # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
             await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
-            await self._acknowledged()
+            await self._acknowledging.wait()
             try:
                 await self.consumer.leave()
             except Fenced:
@@ -192,13 +190,10 @@ class Reader:
 
     def _forget_released(self) -> None:
         self._forget_what_is_gone()
-        for location in [*self._requested, *self._set_aside]:
-            if location not in self.consumer.held:
-                self._requested.pop(location, None)
-                self._set_aside.pop(location, None)
+        self._acknowledging.forget_released()
 
-    async def _opened(self, ahead: Ahead) -> Opened | None:
-        """The batch, read and decoded; None if it is set aside."""
+    async def _opened(self, ahead: Ahead) -> Opened | Skipped:
+        """The batch, read and decoded, unless it is set aside."""
         fetching = self._read_ahead.fetch_now(ahead)
         await asyncio.wait([fetching])
         match fetching.result():
@@ -208,35 +203,31 @@ class Reader:
                 except NewerFormat:
                     raise
                 except Unreadable as error:
-                    await self._skip(ahead.claim, str(error))
-                    return None
+                    return await self._skip(ahead.claim, str(error))
             case None:
                 await self.consumer.check()  # whoever took over from us may have finished, and deleted it
-                await self._skip(ahead.claim, "The batch is not there.", gone=True)
-                return None
+                return await self._skip(ahead.claim, "The batch is not there.", gone=True)
             case InvalidKey() as error:
-                await self._skip(ahead.claim, str(error), gone=True)
-                return None
+                return await self._skip(ahead.claim, str(error), gone=True)
             case error:
                 ahead.fetching = None  # the next call tries again
                 raise error
         # Only now: what is newer than we are is not set aside, however often it was claimed.
         if (most := self._config.max_deliveries) is not None and ahead.claim.deliveries > most:
             times = ahead.claim.deliveries - 1
-            await self._skip(ahead.claim, f"It was handed out {times} times and never acknowledged.", bad=False)
-            return None
+            return await self._skip(ahead.claim, f"It was handed out {times} times and never acknowledged.", bad=False)
         return Opened(ahead.claim, entries, len(body))
 
-    async def _skip(self, claim: Claim, reason: str, *, bad: bool = True, gone: bool = False) -> None:
+    async def _skip(self, claim: Claim, reason: str, *, bad: bool = True, gone: bool = False) -> Skipped:
         """Set a batch aside instead of handing it out."""
-        if bad and (before := self._bad_in_a_row()) >= self._config.max_bad_batches_in_a_row:
+        if bad and (before := self._acknowledging.bad_in_a_row()) >= self._config.max_bad_batches_in_a_row:
             raise Unreadable(
                 f"{before} batches in a row could not be read and were set aside, and neither can {claim.location}: "
                 f"{reason} It stays in the queue. If a newer Lakehead wrote them, update this reader; if they are "
                 "really damaged, raise max_bad_batches_in_a_row."
             )
         await self._put_aside(claim, reason, gone=gone)
-        self._set_aside[claim.location] = bad
+        return Skipped(bad)
 
     async def _put_aside(self, claim: Claim, reason: str, *, gone: bool = False) -> None:
         key = None if gone else object_key(claim.location)
@@ -249,95 +240,10 @@ class Reader:
         )
         logger.warning("%s", message)
 
-    def _bad_in_a_row(self) -> int:
-        """How many there will be once everything is acknowledged that we hold before the next batch."""
-        bad = self.consumer.bad_in_a_row
-        for location, claim in self.consumer.held.items():
-            if location in self._set_aside:
-                bad += self._set_aside[location]
-            elif claim.handed_out and self._config.mode is Mode.ORDERED:
-                bad = 0
-        return bad
-
     def _count(self, opened: Opened) -> None:
         self._means.counts.batches_collected += 1
         self._means.counts.entries_collected += len(opened.entries)
         self._means.counts.bytes_collected += opened.size
-
-    # --- acknowledging
-
-    def _check_turn(self, ours: Collection[str]) -> None:
-        """In ordered mode what is done is always the beginning of the queue."""
-        if self._config.mode is not Mode.ORDERED:
-            return
-        left = len(ours)
-        for location in self.consumer.held:
-            if not left:
-                return
-            if location in ours:
-                left -= 1
-            elif location not in self._requested and location not in self._set_aside:
-                raise OutOfTurn(f"{location} was handed out before {next(iter(ours))}: acknowledge it first.")
-
-    def _start_writer(self) -> None:
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._acknowledge())
-
-    async def _acknowledged(self) -> None:
-        """Wait until everything is acknowledged that was asked for."""
-        while self._writer is not None:
-            await asyncio.wait([self._writer])
-
-    async def _acknowledge(self) -> None:
-        """Write what can be acknowledged now, until nothing more can."""
-        asking: list[asyncio.Future[None]] = []
-        try:
-            while some := self._ripe():
-                asking, self._asking = self._asking, []
-                waiting = await self.consumer.ack(some, self._set_aside)
-                for location in some:
-                    self._requested.pop(location, None)
-                    self._set_aside.pop(location, None)
-                if waiting >= self._config.done_cleanup_threshold:
-                    await self._clean_up_now(waiting)
-                _tell(asking, None)
-            _tell(self._asking, None)
-        except LakeheadError as error:
-            self._requested.clear()
-            _tell([*asking, *self._asking], error)
-        finally:
-            _tell([*asking, *self._asking], OutcomeUnknown("The acknowledgement was interrupted. Repeat it."))
-            self._asking = []
-            self._writer = None
-
-    def _ripe(self) -> Sequence[str]:
-        ripe = []
-        for location in self.consumer.held:
-            if location in self._requested or location in self._set_aside:
-                ripe.append(location)
-            elif self._config.mode is Mode.ORDERED:
-                break
-        return ripe
-
-    async def _clean_up_now(self, waiting: int) -> None:
-        now = self._means.clock.monotonic()
-        if self._clean_up_again is not None and waiting < self._clean_up_again[0] and now < self._clean_up_again[1]:
-            return
-        key = self.consumer.files.consumer.key
-        try:
-            await self._clean_up.run()
-        except LakeheadError as error:
-            # What is acknowledged is, all the same. Each try reads both manifests, so not every ack tries again.
-            self._clean_up_again = (2 * waiting, self._means.clock.monotonic() + CLEAN_UP_AGAIN_SECONDS)
-            self._means.counts.cleanups_failed += 1
-            self._warnings.warn(
-                "clean-up",
-                f"The {waiting:,} acknowledged locations of {key} could not be cleaned up ({error}). It is tried "
-                "again later; until then they stay in the store. Check that the store takes writes and deletes.",
-            )
-        else:
-            self._clean_up_again = None
-            self._warnings.over("clean-up")
 
 
 def still_held(claims: Collection[Claim]) -> dict[str, None]:
@@ -350,14 +256,3 @@ def still_held(claims: Collection[Claim]) -> dict[str, None]:
                 "Acknowledge it when it comes."
             )
     return dict.fromkeys(claim.location for claim in claims if claim.state is ClaimState.HELD)
-
-
-def _tell(asking: "Sequence[asyncio.Future[None]]", error: LakeheadError | None) -> None:
-    for each in asking:
-        if each.done():
-            continue
-        if error is None:
-            each.set_result(None)
-        else:
-            each.set_exception(error)
-            each.exception()  # whoever asked may be gone

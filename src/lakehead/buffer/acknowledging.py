@@ -1,0 +1,150 @@
+"""Acknowledging the batches of one partition: many callers share one write, and a clean-up follows now and then."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from lakehead.buffer.cleanup import CleanUp
+from lakehead.buffer.consumer import Consumer
+from lakehead.buffer.errors import OutOfTurn
+from lakehead.buffer.warn import WarnOnce
+from lakehead.errors import LakeheadError, OutcomeUnknown
+
+CLEAN_UP_AGAIN_SECONDS = 30.0
+"""How long a clean-up that failed is not tried again, unless twice as much is there to clean up."""
+
+
+class Acknowledging:
+    """What is to be acknowledged, and the task that does it."""
+
+    def __init__(self, consumer: Consumer, clean_up: CleanUp, *, ordered: bool, threshold: int) -> None:
+        """Clean up once so many done locations as `threshold` have gathered."""
+        self._consumer = consumer
+        self._clean_up = clean_up
+        self._ordered = ordered
+        self._threshold = threshold
+        self._requested: dict[str, None] = {}
+        self._set_aside: dict[str, bool] = {}
+        """What was set aside and is not acknowledged yet, and whether because it could not be read."""
+        self._asking: list[asyncio.Future[None]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._clean_up_again: tuple[int, float] | None = None
+        """After a clean-up that failed: at how many done locations, or when, the next one is tried."""
+        self._warnings = WarnOnce()
+
+    def check_turn(self, ours: Collection[str]) -> None:
+        """Raise `OutOfTurn` unless what is done is always the beginning of the queue, where it is read in order."""
+        left = len(ours) if self._ordered else 0
+        for location in self._consumer.held:
+            if not left:
+                return
+            if location in ours:
+                left -= 1
+            elif location not in self._requested and location not in self._set_aside:
+                raise OutOfTurn(f"{location} was handed out before {next(iter(ours))}: acknowledge it first.")
+
+    async def ack(self, ours: Mapping[str, None]) -> None:
+        """Acknowledge what is held, and wait for it. Cancelling it does not take it back."""
+        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking.append(asked)
+        self._requested.update(ours)
+        self._start()
+        await asked
+
+    def set_aside(self, location: str, *, bad: bool) -> None:
+        """Acknowledge, when its turn has come, what was set aside; `bad` if because it could not be read."""
+        self._set_aside[location] = bad
+        self._start()
+
+    def start_again(self) -> None:
+        """Try once more to acknowledge what was set aside, if something is left of it."""
+        if self._set_aside:
+            self._start()
+
+    async def wait(self) -> None:
+        """Wait until everything is acknowledged that can be, or that has failed."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    def forget_released(self) -> None:
+        """Forget what is not held any more."""
+        for location in [*self._requested, *self._set_aside]:
+            if location not in self._consumer.held:
+                self._requested.pop(location, None)
+                self._set_aside.pop(location, None)
+
+    def bad_in_a_row(self) -> int:
+        """How many there will be once everything is acknowledged that we hold before the next batch."""
+        bad = self._consumer.bad_in_a_row
+        for location, claim in self._consumer.held.items():
+            if location in self._set_aside:
+                bad += self._set_aside[location]
+            elif claim.handed_out and self._ordered:
+                bad = 0
+        return bad
+
+    def _start(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._acknowledge())
+
+    async def _acknowledge(self) -> None:
+        """Write what can be acknowledged now, until nothing more can."""
+        asking: list[asyncio.Future[None]] = []
+        try:
+            while some := self._ripe():
+                asking, self._asking = self._asking, []
+                waiting = await self._consumer.ack(some, self._set_aside)
+                for location in some:
+                    self._requested.pop(location, None)
+                    self._set_aside.pop(location, None)
+                if waiting >= self._threshold:
+                    await self._clean_up_now(waiting)
+                _tell(asking, None)
+            _tell(self._asking, None)
+        except LakeheadError as error:
+            self._requested.clear()
+            _tell([*asking, *self._asking], error)
+        finally:
+            _tell([*asking, *self._asking], OutcomeUnknown("The acknowledgement was interrupted. Repeat it."))
+            self._asking = []
+            self._writer = None
+
+    def _ripe(self) -> Sequence[str]:
+        ripe = []
+        for location in self._consumer.held:
+            if location in self._requested or location in self._set_aside:
+                ripe.append(location)
+            elif self._ordered:
+                break
+        return ripe
+
+    async def _clean_up_now(self, waiting: int) -> None:
+        means, key = self._clean_up.means, self._consumer.files.consumer.key
+        if self._clean_up_again is not None:
+            enough, again_at = self._clean_up_again
+            if waiting < enough and means.clock.monotonic() < again_at:
+                return
+        try:
+            await self._clean_up.run()
+        except LakeheadError as error:
+            # What is acknowledged is, all the same. Each try reads both manifests, so not every ack tries again.
+            self._clean_up_again = (2 * waiting, means.clock.monotonic() + CLEAN_UP_AGAIN_SECONDS)
+            means.counts.cleanups_failed += 1
+            self._warnings.warn(
+                "clean-up",
+                f"The {waiting:,} acknowledged locations of {key} could not be cleaned up ({error}). It is tried "
+                "again later; until then they stay in the store. Check that the store takes writes and deletes.",
+            )
+        else:
+            self._clean_up_again = None
+            self._warnings.over("clean-up")
+
+
+def _tell(asking: "Sequence[asyncio.Future[None]]", error: LakeheadError | None) -> None:
+    for each in asking:
+        if each.done():
+            continue
+        if error is None:
+            each.set_result(None)
+        else:
+            each.set_exception(error)
+            each.exception()  # whoever asked may be gone
