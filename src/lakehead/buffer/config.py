@@ -63,8 +63,8 @@ class ObjectStoreConfig:
         if not self.is_remote or self.settings.request_timeout <= seconds:
             return means
         settings = replace(self.settings, request_timeout=seconds)
-        store = open_store(self.url, settings, clock=means.clock, ids=means.ids, random=means.random)
-        return replace(means, store=Proven(store, means.ids))
+        store = open_proven(self.url, settings, clock=means.clock, ids=means.ids, random=means.random)
+        return replace(means, store=store)
 
     @property
     def is_remote(self) -> bool:

@@ -14,6 +14,7 @@ from lakehead.buffer.errors import Fenced, Refused
 from lakehead.buffer.layout import Pair, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.buffer.read_ahead import Ahead, ReadAhead
 from lakehead.buffer.warn import logger
@@ -74,6 +75,8 @@ class Reader:
             ordered=config.mode is Mode.ORDERED,
             threshold=config.done_cleanup_threshold,
         )
+        self._owner: PrefixOwner | None = None
+        """Of the prefix that the manifest names, once it was read."""
         self._ahead: deque[Ahead] = deque()
         self._turn = asyncio.Lock()
 
@@ -181,7 +184,19 @@ class Reader:
             claims = await self.consumer.claim(self._config.read_ahead)
             self._ahead.extend(Ahead(claim) for claim in claims)
             self._read_ahead.add(self._ahead)
-        return self._ahead[0] if self._ahead else None
+        if not self._ahead:
+            return None
+        await self._check_prefix()
+        return self._ahead[0]
+
+    async def _check_prefix(self) -> None:
+        """Raise `Misconfigured` if the queue keeps its batches below a prefix that is another queue's."""
+        latest = self.consumer.files.producer.latest
+        prefix = latest.manifest.data_path_prefix if latest is not None else None
+        if self._owner is None and prefix is not None:
+            self._owner = PrefixOwner(prefix, self._config.manifest_path, self._means)
+        if self._owner is not None:
+            await self._owner.check()
 
     def _forget_what_is_gone(self) -> None:
         """Forget what was released, also where that was in doubt and has landed."""

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from lakehead.buffer import config as config_module
 from lakehead.buffer.collector import Collector
 from lakehead.buffer.config import CollectorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.layout import Pair
 from lakehead.errors import Misconfigured
+from lakehead.storage import proven as proven_module
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.port import Store
@@ -108,7 +108,7 @@ def test_manifests_are_read_and_written_with_a_third_of_the_timeout(monkeypatch:
         opened.append(settings)
         return MemoryStore(clock=World(0).clock)
 
-    monkeypatch.setattr(config_module, "open_store", open_)
+    monkeypatch.setattr(proven_module, "open_store", open_)
     where = ObjectStoreConfig(url="s3://bucket/prefix")
 
     collector = Collector(CollectorConfig(object_store_config=where))

@@ -80,6 +80,21 @@ def test_orphan_gc_of_a_queue_deletes_nothing_below_another_queues_prefix() -> N
     play(story)
 
 
+def test_a_collector_of_a_queue_hands_out_nothing_below_another_queues_prefix() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("live")
+        stolen = await scene.producer()
+        await scene.store.inner.put(OTHER, stolen.encode())
+        collector = scene.collector(manifest_path=OTHER)
+        for _ in range(2):
+            with pytest.raises(Misconfigured, match="are those of the queue"):
+                await collector.next_batch()
+        await collector.close()
+        assert await scene.all_of(scene.collector()) == ["live"]
+
+    play(story)
+
+
 def test_a_dry_run_of_orphan_gc_takes_no_prefix() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("live")

@@ -126,8 +126,9 @@ async def one_of_three(collector: Collector) -> None:
     await collector.next_batch()
     assert first is not None
     await collector.ack(first)
-    [reader] = collector._readers.all
-    await reader.consumer.release([claim.location for claim in reader.consumer.held.values() if not claim.handed_out])
+    for reader in collector._readers.all:
+        ahead = [claim.location for claim in reader.consumer.held.values() if not claim.handed_out]
+        await reader.consumer.release(ahead)
     collector._readers.all.clear()
 
 
