@@ -69,6 +69,59 @@ def test_a_look_that_fails_does_not_spoil_the_success(seaweed: Seaweed, deed: st
     run(story())
 
 
+@create_and_replace
+@of_any(Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED)
+def test_looks_that_fail_for_a_while_do_not_spoil_the_success(seaweed: Seaweed, deed: str, fault: Fault) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed) as on:
+            on.proxy.script("PUT", [fault])
+            on.proxy.script("HEAD", [Fault.UNAVAILABLE] * 3)
+            await on.assert_succeeded(await on.write())
+
+    run(story())
+
+
+@create_and_replace
+def test_a_refusal_that_nobody_could_look_into_is_not_told_as_unchanged(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
+            on.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
+            with pytest.raises(OutcomeUnknown):
+                await on.write()
+            assert (await on.there()).body == OURS
+
+    run(story())
+
+
+@create_and_replace
+def test_a_refusal_that_a_look_shows_to_have_changed_nothing_leaves_no_doubt(seaweed: Seaweed, deed: str) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
+            on.proxy.script("PUT", repeat(Fault.CONFLICT))
+            on.proxy.script("HEAD", [Fault.UNAVAILABLE])
+            with pytest.raises(Unavailable):
+                await on.write()
+
+    run(story())
+
+
+@create_and_replace
+def test_whose_write_was_refused_though_applied_and_replaced_since_is_told_of_the_newer_one(
+    seaweed: Seaweed, deed: str
+) -> None:
+    async def story() -> None:
+        async with scene(seaweed, deed) as on:
+            on.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
+            on.proxy.before("HEAD", on.they_write)
+            outcome = await on.write()
+            # The one wrong no that the port admits: whoever must be sure looks for a mark of its own in the body.
+            assert outcome == (Exists if deed == "create" else Stale)((await on.there()).meta.version)
+            assert (await on.there()).body == THEIRS
+
+    run(story())
+
+
 # --- a write that lands when nobody expects it any more
 
 

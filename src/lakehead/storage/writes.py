@@ -93,6 +93,7 @@ class Writes:
     async def _conditional(self, key: str, body: bytes, *, expected: Version | None) -> Replaced | Stale:
         nonce = self.ids.uuid()
         doubt: Exception | None = None
+        unseen: Exception | None = None  # a refusal that no look has confirmed: it may be our own success
         failure: Exception | None = None
         for pause in self.backoff.pauses(self.random):
             if pause:
@@ -103,8 +104,9 @@ class Writes:
                 except OutcomeUnknown as error:
                     doubt = failure = error
                 except Refused as error:
-                    failure = error
+                    unseen = failure = error
                 outcome = await self._look(key, nonce, expected)
+                unseen = None
             except Unavailable as error:
                 failure = error
                 continue
@@ -121,7 +123,7 @@ class Writes:
                 f"A write to {key} was left without an answer, and the object has changed since: "
                 "it may have been stored and replaced. Read the object before writing again."
             ) from doubt
-        raise _gave_up(key, doubt, failure)
+        raise _gave_up(key, doubt or unseen, failure)
 
     async def _look(self, key: str, nonce: str, expected: Version | None) -> Replaced | Stale | None:
         """What became of the write with this nonce; None if nothing has changed yet."""
