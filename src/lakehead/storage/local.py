@@ -285,7 +285,7 @@ class LocalStore:
         if make:
             self._prepare()
         opened = open_folder(str(self._root), None, make=False)
-        if opened == -1 and not self._root.parent.is_dir():
+        if opened == -1 and (make or not self._root.parent.is_dir()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._root))
         try:
             for folder in folders:

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.storage.keys import MAX_KEY_BYTES, MAX_SEGMENT_BYTES, InvalidKey
 from lakehead.storage.local import LocalStore
 from lakehead.storage.port import Created, Stale, Version
@@ -396,3 +397,20 @@ def test_a_root_that_is_missing_is_made_with_the_first_write(call: str, store: L
         assert await keys(store) == [KEY]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("call", ["create", "put"])
+def test_a_root_that_is_removed_beneath_a_store_is_not_made_again_and_named(
+    call: str, root: Path, store: LocalStore
+) -> None:
+    """It may be a disk that is not mounted any more: what would be written below it would be lost to everybody."""
+
+    async def story() -> None:
+        await store.put(KEY, OLD)
+        shutil.rmtree(root)
+        with pytest.raises(Unavailable, match=f"No such file or directory: '{root}"):
+            await CALLS[call](store, KEY)
+        assert await body(store, KEY) is None
+
+    asyncio.run(story())
+    assert not root.exists()
