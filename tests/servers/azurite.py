@@ -2,6 +2,8 @@
 
 import base64
 import hmac
+import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -19,9 +21,7 @@ from tests.support.costs import Mechanism, spent_on
 
 PACKAGE = "azurite@3.35.0"  # the newest that works with Node 20
 CONTAINER = "lake"
-ACCOUNT = "devstoreaccount1"
-KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's own, which everybody knows."""
+ACCOUNT = "lakehead"
 START_TIMEOUT = 60.0
 INSTALL_TIMEOUT = 600.0
 
@@ -32,13 +32,14 @@ class Azurite:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._key = base64.b64encode(secrets.token_bytes(64)).decode()
         [self._port] = free_ports(1)
 
     def settings(self) -> StoreSettings:
         """How to reach it."""
         return StoreSettings(
             endpoint=f"http://127.0.0.1:{self._port}/{ACCOUNT}",
-            credentials={"account_name": ACCOUNT, "account_key": KEY},
+            credentials={"account_name": ACCOUNT, "account_key": self._key},
             backoff=Backoff(attempts=6, first_seconds=0.02, cap_seconds=0.5),
         )
 
@@ -55,6 +56,7 @@ class Azurite:
             self._process = subprocess.Popen(
                 [node, program, "--blobHost", "127.0.0.1", "--blobPort", str(self._port), *options],
                 cwd=self._folder,
+                env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{self._key}"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -79,7 +81,7 @@ class Azurite:
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
         signed = "".join(f"{name}:{value}\n" for name, value in headers.items())
         text = "PUT" + "\n" * 12 + signed + f"/{ACCOUNT}{path}\nrestype:container"
-        signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), "sha256")).decode()
+        signature = base64.b64encode(hmac.digest(base64.b64decode(self._key), text.encode(), "sha256")).decode()
         connection = HTTPConnection("127.0.0.1", self._port, timeout=5)
         try:
             headers["Authorization"] = f"SharedKey {ACCOUNT}:{signature}"
