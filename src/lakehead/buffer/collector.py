@@ -18,7 +18,7 @@ from lakehead.buffer.means import Means
 from lakehead.buffer.read_ahead import ReadAhead
 from lakehead.buffer.reader import Reader, still_held
 from lakehead.buffer.warn import WarnOnce
-from lakehead.clock import Clock, SystemClock
+from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
@@ -68,9 +68,7 @@ class Collector:
     ) -> None:
         """Nothing is sent yet. What is not given is the usual: the machine's clock, the store that the config names."""
         limits = limits or Limits()
-        self._means = config.object_store_config.means(
-            clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
-        )
+        self._means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
         # One request that hangs must not outlive the claims. A store that was passed in has its own settings.
         manifests = (
             self._means

@@ -9,7 +9,7 @@ from enum import Enum
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.counts import Counts
 from lakehead.buffer.means import Means
-from lakehead.clock import Clock
+from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import Ids, Random, RandomIds, system_random
 from lakehead.storage.connect import StoreSettings
@@ -43,7 +43,7 @@ class ObjectStoreConfig:
 
     def means(
         self,
-        clock: Clock,
+        clock: Clock | None = None,
         *,
         store: Store | None = None,
         ids: Ids | None = None,
@@ -54,7 +54,7 @@ class ObjectStoreConfig:
 
         A store that we open ourselves is probed by `Means.prove`, and with the first write at the latest.
         """
-        ids, random = ids or RandomIds(), random or system_random()
+        clock, ids, random = clock or SystemClock(), ids or RandomIds(), random or system_random()
         store = store or open_proven(self.url, self.settings, clock=clock, ids=ids, random=random)
         return Means(store=store, clock=clock, ids=ids, random=random, counts=counts or Counts())
 

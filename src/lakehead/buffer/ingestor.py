@@ -19,7 +19,7 @@ from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.partition_writer import MOST_ENTRIES, Encode, PartitionWriter
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.watcher import WriteWatcher
-from lakehead.clock import Clock, SystemClock
+from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.ids import Ids, Random
 from lakehead.storage.port import Store
@@ -57,9 +57,7 @@ class Ingestor:
         counts: Counts | None = None,
     ) -> None:
         """`clock` is the machine's unless another is passed."""
-        means = config.object_store_config.means(
-            clock or SystemClock(), store=store, ids=ids, random=random, counts=counts
-        )
+        means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
         self.counts = means.counts
         self._means = means
         self._since_yield = 0

@@ -78,6 +78,6 @@ class BufferMetrics(Collector):
         yield HistogramMetricFamily(PREFIX + DURATION, DURATION_HELP, buckets=buckets, sum_value=counts.flush_seconds)
 
 
-def export(counts: Counts, registry: Registry) -> None:
+def export_metrics(counts: Counts, registry: Registry) -> None:
     """Let a registry tell these counts whenever it is asked."""
     registry.register(BufferMetrics(counts))

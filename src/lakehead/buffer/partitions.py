@@ -7,6 +7,7 @@ from lakehead.buffer.errors import Contended, Refused
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles, Stored
 from lakehead.buffer.means import Means
+from lakehead.buffer.producer import APPENDS
 from lakehead.errors import Misconfigured, OutcomeUnknown
 from lakehead.storage.backoff import Backoff
 from lakehead.wire.queue_manifests import ProducerManifest
@@ -26,7 +27,9 @@ class Repartition:
 
     manifest_path: str
     means: Means
-    backoff: Backoff
+    """Of `ObjectStoreConfig.means`."""
+
+    backoff: Backoff = APPENDS
 
     async def run(self, partitions: int) -> None:
         """Give the queue that many partitions.

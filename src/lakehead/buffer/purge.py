@@ -6,6 +6,7 @@ from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.errors import Contended
 from lakehead.buffer.manifests import PairFiles, all_pairs
 from lakehead.buffer.means import Means
+from lakehead.buffer.producer import APPENDS
 from lakehead.errors import OutcomeUnknown
 from lakehead.storage.backoff import Backoff
 
@@ -20,7 +21,9 @@ class Purge:
 
     manifest_path: str
     means: Means
-    backoff: Backoff
+    """Of `ObjectStoreConfig.means`."""
+
+    backoff: Backoff = APPENDS
 
     async def run(self, *, dry_run: bool = False) -> int:
         """Remove everything that waits; how many locations that were. With `dry_run`, only count them."""

@@ -80,7 +80,7 @@ def purge(
     Example: lakehead queue purge --store file:///tmp/lake --dry-run
     """
     means = means_of(store)
-    emptying = Purge(manifest_path=manifest, means=means, backoff=APPENDS)
+    emptying = Purge(manifest_path=manifest, means=means)
     if not dry_run and not yes:
         waiting = asyncio.run(_purge(emptying, dry_run=True))
         if not sys.stdin.isatty():
@@ -99,7 +99,7 @@ def purge(
 async def _repartition(partitions: int, manifest: str, means: Means) -> int:
     """Change the number of partitions; what it was."""
     was = readable((await look(manifest, means))[0]).partitions or 1
-    await Repartition(manifest_path=manifest, means=means, backoff=APPENDS).run(partitions)
+    await Repartition(manifest_path=manifest, means=means).run(partitions)
     return was
 
 

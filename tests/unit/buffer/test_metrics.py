@@ -8,7 +8,7 @@ from lakehead.buffer.consumer import Mode
 from lakehead.buffer.counts import Counts
 from lakehead.buffer.inspection import lags
 from lakehead.buffer.means import Means
-from lakehead.buffer.metrics import BY_MANIFEST, BY_ROLE, COUNTERS, DURATION, GAUGES, export
+from lakehead.buffer.metrics import BY_MANIFEST, BY_ROLE, COUNTERS, DURATION, GAUGES, export_metrics
 from lakehead.errors import Unavailable
 from lakehead.wire.batch import encode_json
 from tests.unit.buffer.scene import PAIR, Scene, batches, entries, play
@@ -16,7 +16,7 @@ from tests.unit.buffer.scene import PAIR, Scene, batches, entries, play
 
 def told(counts: Counts) -> dict[str, float]:
     registry = CollectorRegistry()
-    export(counts, registry)
+    export_metrics(counts, registry)
     lines = generate_latest(registry).decode().splitlines()
     found = (line.removeprefix("lakehead_buffer_").rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in found}
