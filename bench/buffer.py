@@ -22,6 +22,7 @@ from bench.buffer_scene import (
     CLOCK,
     KIB,
     MIB,
+    NOWHERE,
     Open,
     drain,
     far,
@@ -37,7 +38,8 @@ from bench.buffer_scene import (
     text,
 )
 from bench.figures import figure
-from lakehead.buffer.config import BatchFormat
+from lakehead.buffer.collector import Collector
+from lakehead.buffer.config import BatchFormat, CollectorConfig
 from lakehead.buffer.layout import new_batch
 from lakehead.clock import Clock
 from lakehead.ids import RandomIds
@@ -51,6 +53,7 @@ STORE_TURNS = 3
 INTERVAL = 0.1
 MANIFEST = "ingest/manifest.json"
 UNFLUSHED = 256 * MIB
+BUSY_BATCHES = 200
 
 
 async def formats() -> None:
@@ -257,8 +260,48 @@ async def backlog() -> None:
     figure("buffer.backlog_growth", percentile(took[many], 50) / percentile(took[few], 50), "<=", 2)
 
 
+async def partitions() -> None:
+    """How fast a queue of 64 partitions is read of which one is busy, against one that has only that, far."""
+    entry = some_entries(KIB, 1)
+
+    async def rate(place: Open, clock: Clock, count: int) -> float:
+        """Batches a second, each acknowledged by itself."""
+        near = ingestor(place(), clock=clock, interval=0.001, flush_size_bytes=0, partitions=count)
+        async with near:
+            for _ in range(BUSY_BATCHES):
+                await near.ingest(entry)
+        began, found = clock.monotonic(), 0
+        async with Collector(
+            CollectorConfig(object_store_config=NOWHERE), clock, store=far(place(), 1, clock)
+        ) as reader:
+            while found < BUSY_BATCHES:
+                batch = await reader.next_batch(timeout=None)
+                if batch is not None:
+                    found += 1
+                    await reader.ack(batch)
+            return found / (clock.monotonic() - began)
+
+    async def story(new: Callable[[], Open], clock: Clock) -> float:
+        alone, busy = await rate(new(), clock, 1), await rate(new(), clock, 64)
+        print(f"{alone:.1f} batches a second from one partition, {busy:.1f} from one of 64", flush=True)
+        return busy / alone
+
+    def in_memory(_: Open, clock: Clock) -> Coroutine[Any, Any, float]:
+        def new() -> Open:
+            inner = MemoryStore(clock=clock)
+            return lambda: inner
+
+        return story(new, clock)
+
+    print("in virtual time: ", end="")
+    await asyncio.to_thread(in_virtual_time, in_memory)
+    with local_places() as new:
+        print("on local files: ", end="")
+        figure("buffer.busy_of_64_partitions", await story(new, CLOCK), ">=", 0.8)
+
+
 PARTS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-    each.__name__: each for each in (formats, durable, contention, memory, backlog, stores)
+    each.__name__: each for each in (formats, durable, contention, memory, backlog, partitions, stores)
 }
 
 

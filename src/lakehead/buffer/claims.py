@@ -43,7 +43,8 @@ def check_known_end(claim: Claim) -> None:
     if claim.state is ClaimState.UNKNOWN:
         raise OutcomeUnknown(
             f"The acknowledgement of {claim.location} was left without an answer, and so many collectors have "
-            "acknowledged since that it cannot be found out. If it is not acknowledged, it is handed out again."
+            "acknowledged since that it cannot be found out. Do not repeat it: if it did not land, the batch is handed "
+            "out again."
         )
 
 

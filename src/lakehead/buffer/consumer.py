@@ -126,8 +126,9 @@ class Consumer:
         nothing is marked; `Unavailable` or `OutcomeUnknown`, and then it can be repeated.
         """
         async with self._turn:
-            wanted = dict.fromkeys(location for location in locations if location in self.held)
-            claims = [self.held[location] for location in wanted]
+            wanted = dict.fromkeys(locations)
+            known = {**self._holdings.unknown, **self.held}
+            claims = [known[location] for location in wanted if location in known]
             now = await self._end(
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,

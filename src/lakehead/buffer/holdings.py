@@ -47,6 +47,8 @@ class Holdings:
     def __init__(self, who: str, counts: Counts, *, ordered: bool, most_collectors: int) -> None:
         self.held: dict[str, Claim] = {}
         """In the order in which they were claimed."""
+        self.unknown: dict[str, Claim] = {}
+        """What is not held any more, and nobody can tell whether it was acknowledged."""
         self.epoch: int | None = None
         """In ordered mode, the epoch in which the queue is ours."""
         self.sent: list[Sent] = []
@@ -65,7 +67,9 @@ class Holdings:
         """These are ours now."""
         if self._ordered:
             self.epoch = epoch
-        self.held.update({claim.location: claim for claim in claims})
+        for claim in claims:
+            self.held[claim.location] = claim
+            self.unknown.pop(claim.location, None)
 
     def to_acknowledge(self, wanted: Collection[str]) -> Sequence[str] | None:
         """Those that are not done yet, in the order in which they were claimed where that matters; None if all are."""
@@ -114,4 +118,6 @@ class Holdings:
         for location in locations:
             if (claim := self.held.pop(location, None)) is not None:
                 claim.state = end
+                if end is ClaimState.UNKNOWN:
+                    self.unknown[location] = claim
                 self._counts.acks += end is ClaimState.ACKNOWLEDGED

@@ -79,6 +79,7 @@ class Reader:
         """Of the prefix that the manifest names, once it was read."""
         self._ahead: deque[Ahead] = deque()
         self._turn = asyncio.Lock()
+        self._closed = False
 
     @property
     def is_ready(self) -> bool:
@@ -101,6 +102,7 @@ class Reader:
         Whether something is claimed. Raises what `Consumer.claim` raises.
         """
         async with self._turn:
+            self._acknowledging.start_again()
             if (first := await self._first()) is None:
                 return False
             if first.fetching is not None:
@@ -143,10 +145,10 @@ class Reader:
         async with self._turn:
             await self._acknowledging.wait()
             self.consumer.check_known()
-            if done := [claim.location for claim in claims if claim.state is ClaimState.ACKNOWLEDGED]:
-                raise Refused(f"{done[0]} is acknowledged and cannot be released any more.")
             await self.consumer.release({claim.location for claim in claims if claim.state is ClaimState.HELD})
             self._forget_released()
+            if done := [claim.location for claim in claims if claim.state is ClaimState.ACKNOWLEDGED]:
+                raise Refused(f"{done[0]} is acknowledged and cannot be released any more.")
 
     async def set_aside(self, claim: Claim, reason: str) -> None:
         """Copy a batch that was handed out to quarantine, and acknowledge it. Raises what `ack` raises."""
@@ -157,7 +159,8 @@ class Reader:
             await self.ack([claim])
 
     async def close(self) -> None:
-        """Let acknowledgements come to an end, and give back everything that is held."""
+        """Let acknowledgements come to an end, and give back everything that is held. Nothing is claimed after it."""
+        self._closed = True
         async with self._turn:
             # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
             await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
@@ -180,7 +183,7 @@ class Reader:
     async def _first(self) -> Ahead | None:
         """The first that is claimed and not handed out; claims if there is none."""
         self._forget_what_is_gone()
-        if not self._ahead:
+        if not self._ahead and not self._closed:
             claims = await self.consumer.claim(self._config.read_ahead)
             self._ahead.extend(Ahead(claim) for claim in claims)
             self._read_ahead.add(self._ahead)

@@ -247,6 +247,22 @@ def test_a_release_in_doubt_can_be_repeated_and_fences_nobody(mode: Mode, *, app
     play(story)
 
 
+def test_a_release_finds_out_that_an_acknowledgement_in_doubt_has_landed() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a")
+        async with scene.collector(mode=Mode.COMPETING) as collector:
+            batch = await collector.next_batch()
+            assert batch is not None
+            scene.store.break_(writes(PAIR.consumer), LOST, times=1, applied=True)
+            scene.store.break_(lambda call: call == ("get", PAIR.consumer), DOWN, times=1)
+            with pytest.raises(OutcomeUnknown):
+                await collector.ack(batch)
+            with pytest.raises(Refused, match="acknowledged"):
+                await collector.release(batch)
+
+    play(story)
+
+
 def test_a_release_that_failed_can_be_repeated() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill("a")
