@@ -27,16 +27,22 @@ class Fault(Enum):
 
     CONFLICT = "409"
     PRECONDITION = "412"
+    PRECONDITION_APPLIED = "412, though applied"
     UNAVAILABLE = "503, not applied"
     UNAVAILABLE_APPLIED = "503, applied"
     TIMEOUT = "timeout, not applied"
     TIMEOUT_APPLIED = "timeout, applied"
     TIMEOUT_LANDS_LATER = "timeout, lands later"
+    TIMEOUT_LANDS_MUCH_LATER = "timeout, lands minutes later"
 
 
 LOST_READS = {Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED}
-TIMEOUTS = {Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.TIMEOUT_LANDS_LATER}
-APPLIED = {None, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED}
+LATE = {Fault.TIMEOUT_LANDS_LATER, Fault.TIMEOUT_LANDS_MUCH_LATER}
+TIMEOUTS = {Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, *LATE}
+APPLIED = {None, Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED}
+REFUSALS = {Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED}
+MUCH_LATER = (30, 480)
+"""How many timeouts later a write may land that lands much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,11 @@ class Faults:
     """Half of the requests take longer each way; one in a thousand takes sixty times as long."""
 
     timeout_seconds: float = 1.0
+    longest_seconds: float = 90.0
+    """No request takes longer than this each way."""
+
+    lost_reads: float = 0.0
+    """How often a read is not answered, beside those that a fault hits. It leaves nobody in doubt of a write."""
 
     @classmethod
     def all(cls, probability: float) -> "Faults":
@@ -81,6 +92,11 @@ class FaultStore:
         self._any_fault = sum(faults.probability.values())
         self._nonces: dict[tuple[str, Version], str] = {}
         self._under_way: list[asyncio.Task[None]] = []
+
+    def change_faults(self, faults: Faults) -> None:
+        """Let other faults happen from now on. Writes that are to land later still do."""
+        self._faults = faults
+        self._any_fault = sum(faults.probability.values())
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         return await self._writes.create(key, body)
@@ -142,8 +158,8 @@ class FaultStore:
         fault = self._draw()
         if fault is not None:
             self._note(f"{verb} {key}: {fault.value}")
-        if fault is Fault.TIMEOUT_LANDS_LATER:
-            self._detach(self._land_later(apply))
+        if fault in LATE:
+            self._detach(self._land_later(apply, much=fault is Fault.TIMEOUT_LANDS_MUCH_LATER))
         elif fault in APPLIED:
             answer = await self._on_the_server(apply)
             await self._clock.sleep(self._latency())
@@ -153,14 +169,15 @@ class FaultStore:
             await self._clock.sleep(self._faults.timeout_seconds)
         elif fault not in APPLIED:
             await self._clock.sleep(self._latency())
-        if fault in (Fault.CONFLICT, Fault.PRECONDITION):
+        if fault in REFUSALS:
             raise Refused(fault.value)
         raise OutcomeUnknown(f"{verb} {key}: no clear answer")
 
     async def _read(self, verb: str, key: str, ask: Callable[[], Awaitable[T]]) -> T:
         fault = self._draw()
         await self._clock.sleep(self._faults.timeout_seconds if fault in TIMEOUTS else self._latency())
-        if fault in LOST_READS:
+        lost_reads = self._faults.lost_reads
+        if fault in LOST_READS or (lost_reads and self._random.random() < lost_reads):
             self._note(f"{verb} {key}: lost")
             raise Unavailable(f"{verb} {key}: no answer")
         answer = await ask()
@@ -186,8 +203,9 @@ class FaultStore:
         self._detach(serve())
         return await answer
 
-    async def _land_later(self, apply: Callable[[], Awaitable[object]]) -> None:
-        await self._clock.sleep(self._faults.timeout_seconds + 10 * self._latency())
+    async def _land_later(self, apply: Callable[[], Awaitable[object]], *, much: bool) -> None:
+        timeouts = self._random.uniform(*MUCH_LATER) if much else 1
+        await self._clock.sleep(timeouts * self._faults.timeout_seconds + 10 * self._latency())
         try:
             await apply()
         except Refused:
@@ -210,4 +228,5 @@ class FaultStore:
         return None
 
     def _latency(self) -> float:
-        return self._faults.median_seconds * 0.63 * self._random.paretovariate(1.5)
+        taken = self._faults.median_seconds * 0.63 * self._random.paretovariate(1.5)
+        return min(taken, self._faults.longest_seconds)

@@ -1,40 +1,35 @@
-"""What must always hold of a queue: checked at every write to its store, by somebody who sees everything."""
+"""What must always hold of queues: checked at every write to their store, by somebody who sees everything."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
 
-from lakehead.buffer.layout import Pair, is_batch, quarantine_folder
+from lakehead.buffer.layout import Pair, is_batch, object_key, quarantine_folder, quarantine_name
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.port import Version
 from lakehead.wire.compact import decode_batch
+from lakehead.wire.errors import Unreadable
+from tests.sim.buffer_pair_model import Json, Limits, WatchedPair
 from tests.sim.world import Violation, World
 
 PREFIX = "ingest"
-PAIR = Pair.of("ingest/manifest.json")
-
-Json = dict[str, Any]
+MANIFEST = "ingest/manifest.json"
+PAIR = Pair.of(MANIFEST)
 
 
 @dataclass
 class History:
-    """All that was ever in the queue."""
-
-    appended: list[str] = field(default_factory=list)
-    """Every location, in the order of its append."""
-
-    places: dict[str, int] = field(default_factory=dict)
-    done: dict[str, str] = field(default_factory=dict)
-    """Every location that was ever done, and who has done it."""
+    """All that ever became of entries, whichever pair they were in."""
 
     entries: dict[str, list[str]] = field(default_factory=dict)
-    """What the batch at a location holds."""
+    """What the object at a key holds, or held before it was damaged."""
 
     queued: set[str] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     """The number of the last entry of each sender that was queued."""
 
+    last_delivered: dict[str, int] = field(default_factory=dict)
     confirmed: set[str] = field(default_factory=set)
     """Entries whose producer was told that they are queued."""
 
@@ -45,27 +40,55 @@ class History:
     deleted: set[str] = field(default_factory=set)
     """What was deleted once may come back, when a create lands that was given up long ago: an orphan then."""
 
+    damaged: dict[str, bytes] = field(default_factory=dict)
+    """Objects that could not be read at some time, and what they held before that."""
+
+    lost: set[str] = field(default_factory=set)
+    """Entries whose object was taken away by the world."""
+
 
 class WatchedStore(MemoryStore):
-    """A store that raises where a write breaks what must always hold."""
+    """A store that raises where a write breaks what must always hold of the queues in it."""
 
-    def __init__(self, world: World, *, ordered: bool, most_done: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        ordered: bool,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        manifests: Sequence[str] = (MANIFEST,),
+        most_pairs: int = 1,
+    ) -> None:
         super().__init__(clock=world.clock, page_size=2)
-        self._world = world
         self.history = History()
-        self.most_done = most_done
-        self._ordered = ordered
-        self._handed: dict[int, set[str]] = {}
-        self._producer: Json = {"pending": []}
-        self._consumer: Json = {"claimed": {}, "done": []}
+        self.ordered = ordered
+        self.queues = {path: self._watched(path, most_pairs, limits) for path in manifests}
+        self.pairs: list[WatchedPair] = list(chain(*self.queues.values()))
+        self.pair_of: dict[str, WatchedPair] = {}
+        """Where each location was appended."""
+        self._world = world
+        self._producers = {each.pair.producer: each for each in self.pairs}
+        self._consumers = {each.pair.consumer: each for each in self.pairs}
+        self._quarantines = tuple(f"{quarantine_folder(path)}/" for path in manifests)
+
+    def _watched(self, path: str, most_pairs: int, limits: Limits) -> list[WatchedPair]:
+        queue: list[WatchedPair] = []
+        for number in range(most_pairs):
+            queue.append(WatchedPair(Pair.of(path, number), number, self.ordered, limits, queue, self.name))
+        return queue
 
     @property
-    def pending(self) -> list[str]:
-        return list(self._producer["pending"])
+    def open(self) -> list[str]:
+        """What is pending and not done, in any pair."""
+        return [location for each in self.pairs for location in each.open]
 
-    @property
-    def consumer(self) -> Json:
-        return self._consumer
+    def name(self, location: str) -> str:
+        return "+".join(self.entries(location))
+
+    def entries(self, location: str) -> list[str]:
+        return self.history.entries.get(object_key(location), [location])
+
+    # --- writes
 
     def _store(self, key: str, body: bytes) -> Version:
         try:
@@ -76,17 +99,64 @@ class WatchedStore(MemoryStore):
         return super()._store(key, body)
 
     def _check(self, key: str, body: bytes) -> None:
-        if key == PAIR.producer:
-            self._producer = self._checked_producer(json.loads(body))
-        elif key == PAIR.consumer:
-            self._consumer = self._checked_consumer(json.loads(body))
-        elif key.startswith(quarantine_folder(PAIR.producer)):
-            raise Violation(f"a good batch is set aside: {body!r}")
+        if (pair := self._producers.get(key)) is not None:
+            now: Json = json.loads(body)
+            for location in pair.new_locations(now):
+                self._append(location, pair)
+            pair.producer = now
+        elif (pair := self._consumers.get(key)) is not None:
+            now = json.loads(body)
+            before = pair.consumer
+            for location in pair.newly_done(now):
+                self._check_processed(location, pair)
+            for location in sorted(set(before["done"]) - set(now["done"])):
+                if location in self._objects and location not in self.history.deleted:
+                    raise Violation(f"{self.name(location)} is forgotten, and its data is still there")
+            pair.consumer = now
+        elif key.startswith(self._quarantines):
+            self._check_set_aside(key, body)
         elif is_batch(key, PREFIX):
             self.history.entries[key] = [entry.value.decode() for entry in decode_batch(body)]
 
+    def _append(self, location: str, pair: WatchedPair) -> None:
+        history = self.history
+        if location in self.pair_of:
+            raise Violation(f"{self.name(location)} is in two pairs")
+        if is_batch(location, PREFIX):
+            if location not in self._objects and location not in history.damaged:
+                raise Violation(f"{self.name(location)} is queued and not stored")
+            for entry in history.entries[location]:
+                if entry in history.queued:
+                    raise Violation(f"{entry} is queued twice")
+                _follows(history.last, entry, "queued")
+        history.queued.update(self.entries(location))
+        self.pair_of[location] = pair
+        pair.append(location)
+
+    def _check_processed(self, location: str, pair: WatchedPair) -> None:
+        """What is done was handed out, or it was set aside with a note."""
+        folder = quarantine_folder(pair.queue[0].pair.producer)
+        if f"{folder}/{quarantine_name(location)}.json" in self._objects:
+            return
+        if unread := [entry for entry in self.entries(location) if entry not in self.history.delivered]:
+            raise Violation(f"{unread} are done, and were neither handed out nor set aside")
+
+    def _check_set_aside(self, key: str, body: bytes) -> None:
+        history = self.history
+        if key.endswith(".json"):
+            note = json.loads(body)
+            if object_key(note["location"]) not in history.damaged:
+                raise Violation(f"the good batch {self.name(note['location'])} is set aside: {note['reason']}")
+            if missing := [each for each in note.get("keys", ()) if each not in self._objects]:
+                raise Violation(f"{missing} are not there, and the note of {note['location']} names them")
+            return
+        try:
+            history.entries[key] = [entry.value.decode() for entry in decode_batch(body)]
+        except Unreadable:
+            history.damaged.setdefault(key, b"")
+
     async def delete(self, key: str) -> None:
-        if key in self._producer["pending"] and key not in self._consumer["done"]:
+        if (pair := self.pair_of.get(key)) is not None and key in pair.open:
             violation = Violation(f"the live batch {self.name(key)} is deleted")
             self._tell(violation)
             raise violation
@@ -98,133 +168,50 @@ class WatchedStore(MemoryStore):
             self._world.failure = violation
         self._world.changed()
 
-    def name(self, location: str) -> str:
-        return "+".join(self.entries(location))
-
-    def entries(self, location: str) -> list[str]:
-        return self.history.entries.get(location, [location])
-
-    # --- what a write may change
-
-    def _checked_producer(self, now: Json) -> Json:
-        before, history = self._producer, self.history
-        _grows(before, now, "version", "gc", "forgotten")
-        kept = [location for location in now["pending"] if location in history.places]
-        if removed := set(before["pending"]) - set(kept) - set(self._consumer["done"]):
-            raise Violation(f"{sorted(map(self.name, removed))} are pending no more and nobody has done them")
-        if kept != [location for location in before["pending"] if location in kept]:
-            raise Violation("what is pending changes its order")
-        appended = [location for location in now["pending"] if location not in history.places]
-        if now["pending"] != kept + appended:
-            raise Violation("something is appended anywhere but at the end, or again")
-        for location in appended:
-            self._append(location)
-        return now
-
-    def _append(self, location: str) -> None:
-        history = self.history
-        if is_batch(location, PREFIX):
-            if location not in self._objects:
-                raise Violation(f"{self.name(location)} is queued and not stored")
-            for entry in history.entries[location]:
-                sender, _, number = entry.rpartition(".")
-                if entry in history.queued:
-                    raise Violation(f"{entry} is queued twice")
-                if history.last.get(sender, -1) > int(number):
-                    raise Violation(f"{entry} is queued after {sender}.{history.last[sender]}")
-                history.last[sender] = int(number)
-        history.queued.update(self.entries(location))
-        history.places[location] = len(history.appended)
-        history.appended.append(location)
-
-    def _checked_consumer(self, now: Json) -> Json:
-        before, history = self._consumer, self.history
-        _grows(before, now, "version", "epoch")
-        if again := [
-            self.name(each) for each in now["claimed"] if each in history.done and each not in before["claimed"]
-        ]:
-            raise Violation(f"{again} are claimed after they were done")
-        done = [location for location in now["done"] if location not in before["done"]]
-        self._check_done(before, now, done)
-        for location in sorted(set(before["done"]) - set(now["done"])):
-            if location in self._producer["pending"]:
-                raise Violation(f"{self.name(location)} is done no more and still pending")
-            if location in self._objects and location not in self.history.deleted:
-                raise Violation(f"{self.name(location)} is forgotten, and its data is still there")
-        if len(now["done"]) > self.most_done:
-            raise Violation(f"{len(now['done'])} locations wait for a clean-up")
-        return now
-
-    def _check_done(self, before: Json, now: Json, done: list[str]) -> None:
-        if not done:
-            return
-        acks = now.get("acks", {})
-        [who] = [name for name, number in acks.items() if number != before.get("acks", {}).get(name)]
-        done_by = {}
-        for location in done:
-            if before.get("owners", {}).get(location) != who:
-                raise Violation(f"{who} marks {self.name(location)} as done, which is not its own")
-            if location in self.history.done:
-                raise Violation(f"{self.name(location)} is done twice")
-            done_by[location] = who
-        if self._ordered:
-            first = len(self.history.done)
-            if done != self.history.appended[first : first + len(done)]:
-                raise Violation(f"{[self.name(each) for each in done]} are done out of order")
-        self.history.done.update(done_by)
-
     # --- what is handed out, and what everybody has been told
 
     def hand_out(self, location: str, owner: str, epoch: int) -> None:
         """A collector gives a batch to whoever processes it, who compares epochs where order matters."""
-        now = self._consumer
-        held = now.get("owners", {}).get(location) == owner
-        if self._ordered:
-            held = now.get("owner") == owner and now.get("epoch") == epoch
-        if held and location in self.history.done:
-            raise Violation(f"{self.name(location)} is handed out though it was acknowledged")
-        handed = self._handed.setdefault(epoch, set())
-        if held and self._ordered and (skipped := self._open_before(location) - handed):
-            raise Violation(f"{self.name(location)} is handed out before {sorted(map(self.name, skipped))}")
-        handed.add(location)
-        self.history.delivered.update(self.entries(location))
-
-    def _open_before(self, location: str) -> set[str]:
-        return set(self.history.appended[: self.history.places[location]]) - self.history.done.keys()
+        pair, history = self.pair_of[location], self.history
+        pair.hand_out(location, owner, epoch)
+        if self.ordered and is_batch(location, PREFIX) and pair.is_held(location, owner, epoch):
+            for entry in self.entries(location):
+                if entry not in history.delivered:
+                    _follows(history.last_delivered, entry, "handed out")
+        history.delivered.update(self.entries(location))
 
     def acknowledge(self, locations: Collection[str], owner: str) -> None:
         """A collector was told that these are acknowledged."""
-        if open_ones := [self.name(each) for each in locations if self.history.done.get(each) != owner]:
+        if open_ones := [self.name(each) for each in locations if self.pair_of[each].done.get(each) != owner]:
             raise Violation(f"{open_ones} are said to be acknowledged, and are not")
 
-    def fence(self, held: Collection[str], owner: str, epoch: int | None) -> None:
-        """A collector was told that it has lost what it holds."""
-        now = self._consumer
-        if self._ordered:
-            lost = now.get("owner") != owner or now.get("epoch") != epoch
-        else:
-            owners = now.get("owners", {})
-            lost = any(owners.get(each) != owner and self.history.done.get(each) != owner for each in held)
-        if not lost:
-            raise Violation(f"{owner} is fenced for nothing")
+    def undelivered(self) -> set[str]:
+        """Entries that are confirmed or queued and were not handed out yet."""
+        history = self.history
+        return (history.confirmed | history.queued) - history.delivered - history.lost
 
     def check_end(self) -> None:
         """After everything has come to rest."""
         history = self.history
-        if lost := history.confirmed - history.delivered:
+        if lost := history.confirmed - history.delivered - history.lost:
             raise Violation(f"{sorted(lost)} were confirmed and never delivered")
-        if lost := history.queued - history.delivered:
+        if lost := self.undelivered():
             raise Violation(f"{sorted(lost)} were queued and never delivered")
         if phantom := history.refused & history.queued:
             raise Violation(f"{sorted(phantom)} are queued, and their producer was told that they are not")
+        self._check_empty(self.pairs)
+
+    def _check_empty(self, pairs: Iterable[WatchedPair]) -> None:
         left = [self.name(key) for key in self._objects if is_batch(key, PREFIX)]
-        if left and self._producer.get("data_path_prefix"):
+        if left and any(each.is_read and each.producer.get("data_path_prefix") for each in pairs):
             raise Violation(f"{sorted(left)} are left behind")
-        if self.pending or self._consumer["done"] or self._consumer["claimed"]:
-            raise Violation(f"the queue is not empty: {self._producer}, {self._consumer}")
+        for each in pairs:
+            if each.producer["pending"] or each.consumer["done"] or each.consumer["claimed"]:
+                raise Violation(f"the queue is not empty: {each.producer}, {each.consumer}")
 
 
-def _grows(before: Json, now: Json, *names: str) -> None:
-    for name in names:
-        if now.get(name, 0) < before.get(name, 0):
-            raise Violation(f"{name} goes back from {before[name]} to {now.get(name, 0)}")
+def _follows(last: dict[str, int], entry: str, verb: str) -> None:
+    sender, _, number = entry.rpartition(".")
+    if last.get(sender, -1) > int(number):
+        raise Violation(f"{entry} is {verb} after {sender}.{last[sender]}")
+    last[sender] = int(number)

@@ -11,9 +11,10 @@ from lakehead.buffer.consumer import Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable, WriteWatcher
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import KeyValueEntry
-from tests.sim.buffer_scenarios import ALL, SOUND_QUEUE, THRESHOLD, TIMEOUT, Scene, buffer
+from tests.sim.buffer_scene import THRESHOLD, TIMEOUT, Scene, Variant
+from tests.sim.buffer_troubles import ALL, buffer
 from tests.sim.world import Scenario, Violation
 
 WHERE = ObjectStoreConfig(url="memory://")
@@ -85,10 +86,10 @@ def tell(scene: Scene, watchers: Sequence[tuple[str, WriteWatcher]]) -> None:
             case Durable((location,)):
                 if entry not in scene.shared.entries(location):
                     raise Violation(f"{entry} is said to be in {location}")
-                if location not in history.places:
+                if location not in scene.shared.pair_of:
                     raise Violation(f"{entry} is said to be durable, and is not queued")
                 history.confirmed.add(entry)
-            case Unavailable():
+            case Unavailable() | Misconfigured():
                 history.refused.add(entry)
             case _:
                 continue
@@ -97,18 +98,23 @@ def tell(scene: Scene, watchers: Sequence[tuple[str, WriteWatcher]]) -> None:
 async def collect(scene: Scene) -> None:
     """Collectors of one process, one after the other: whoever is fenced makes a new one."""
     while not scene.ending:
-        world, means = scene.world, scene.means()
-        config = CollectorConfig(
-            object_store_config=WHERE,
-            heartbeat_timeout_ms=timedelta(seconds=TIMEOUT),
-            done_cleanup_threshold=THRESHOLD,
-            mode=scene.mode,
-            read_ahead=world.random.randint(1, 3),
-            read_ahead_bytes=world.random.choice([1, 10**6]),
-        )
+        means = scene.means()
+        config = collector_config(scene)
         async with Collector(config, means.clock, store=means.store, ids=means.ids, random=means.random) as collector:
             with suppress(Fenced):
                 await collect_until_fenced(collector, scene)
+
+
+def collector_config(scene: Scene) -> CollectorConfig:
+    """The settings of one more collector."""
+    return CollectorConfig(
+        object_store_config=WHERE,
+        heartbeat_timeout_ms=timedelta(seconds=TIMEOUT),
+        done_cleanup_threshold=THRESHOLD,
+        mode=scene.mode,
+        read_ahead=scene.world.random.randint(1, 3),
+        read_ahead_bytes=scene.world.random.choice([1, 10**6]),
+    )
 
 
 async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
@@ -130,7 +136,8 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
             some = held if scene.mode is Mode.ORDERED else world.random.sample(held, len(held))
             with suppress(Unavailable, OutcomeUnknown):
                 await collector.ack(*some)
-                scene.shared.acknowledge([each.location for each in some], some[0].collector)
+                for each in some:
+                    scene.shared.acknowledge([each.location], each.collector)
                 held = []
         if batch is None:
             idle = min(10.0, idle * 4)
@@ -138,6 +145,6 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
 
 
 PIPELINES: dict[str, Scenario] = {
-    "buffer_pipeline_ordered": buffer(SOUND_QUEUE, Mode.ORDERED, *ALL, kind=Pipeline),
-    "buffer_pipeline_competing": buffer(SOUND_QUEUE, Mode.COMPETING, *ALL, kind=Pipeline),
+    "buffer_pipeline_ordered": buffer(Variant(), Mode.ORDERED, *ALL, kind=Pipeline),
+    "buffer_pipeline_competing": buffer(Variant(), Mode.COMPETING, *ALL, kind=Pipeline),
 }

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lakehead.errors import OutcomeUnknown
+from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.memory import MemoryStore
 from lakehead.storage.writes import Refused
 from tests.faults.store import Fault, Faults, FaultStore
@@ -186,6 +186,46 @@ def test_clocks_may_disagree_about_the_time_of_day_but_not_about_durations() -> 
     assert simulate(scenario, 1).failure is None
 
 
+def test_a_clock_that_is_set_while_it_runs_goes_on_from_there() -> None:
+    async def scenario(world: World) -> None:
+        clock = SimulatedClock(world.loop)
+        began = clock.now_ns()
+        clock.jump(-300)
+        await clock.sleep(1)
+        assert clock.now_ns() - began == -299 * 10**9
+        assert clock.monotonic() == 1
+
+    assert simulate(scenario, 1).failure is None
+
+
+def test_waiting_for_processes_ends_at_its_deadline_though_nothing_else_happens() -> None:
+    async def scenario(world: World) -> None:
+        async def client() -> None:
+            await world.clock.sleep(1_000_000)
+
+        process = world.process("a")
+        process.spawn(client())
+        await world.until(process, at_most=5)
+
+    report = simulate(scenario, 1)
+
+    assert "not done after 5 s: ['a']" in str(report.failure)
+    assert report.seconds == 5
+
+
+def test_faults_can_change_while_a_client_runs() -> None:
+    async def scenario(world: World) -> None:
+        store = world.faulty(MemoryStore(clock=world.clock), Faults({Fault.PRECONDITION: 1.0}))
+        with pytest.raises(Refused):
+            await store.attempt("key", b"body", nonce="n", expected=None)
+        store.change_faults(Faults({}, lost_reads=1.0))
+        await store.attempt("key", b"body", nonce="n", expected=None)
+        with pytest.raises(Unavailable):
+            await store.get("key")
+
+    assert simulate(scenario, 1).failure is None
+
+
 def test_a_process_that_raises_fails_the_simulation() -> None:
     async def scenario(world: World) -> None:
         async def client() -> None:
@@ -242,14 +282,14 @@ def test_every_fault_happens_and_leaves_what_its_name_says(fault: Fault) -> None
     async def scenario(world: World) -> None:
         shared = MemoryStore(clock=world.clock)
         store = world.faulty(shared, Faults({fault: 1.0}))
-        refusal = fault in (Fault.CONFLICT, Fault.PRECONDITION)
+        refusal = fault in (Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED)
         with pytest.raises(Refused if refusal else OutcomeUnknown):
             await store.attempt("key", b"body", nonce="n", expected=None)
         applied = await shared.get("key") is not None
-        assert applied == (fault in (Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED))
+        assert applied == (fault in (Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED, Fault.PRECONDITION_APPLIED))
         await world.clock.sleep(1_000_000)
         landed = await shared.get("key") is not None
-        assert landed == (applied or fault is Fault.TIMEOUT_LANDS_LATER)
+        assert landed == (applied or fault in (Fault.TIMEOUT_LANDS_LATER, Fault.TIMEOUT_LANDS_MUCH_LATER))
 
     assert simulate(scenario, 1).failure is None
 

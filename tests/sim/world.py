@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
@@ -27,7 +28,7 @@ class Violation(AssertionError):
 
 
 class SimulatedClock:
-    """The loop's time. Wall time may be off; time measured is not."""
+    """The loop's time. Wall time may be off, and change by itself; time measured is not, and does not."""
 
     def __init__(self, loop: SimulatedLoop, *, off_by: float = 0.0) -> None:
         self._loop = loop
@@ -35,6 +36,10 @@ class SimulatedClock:
 
     def now_ns(self) -> int:
         return START_NS + self._off_by_ns + int(self._loop.time() * 1e9)
+
+    def jump(self, seconds: float) -> None:
+        """Be off by that much more from now on, as when somebody sets a clock."""
+        self._off_by_ns += int(seconds * 1e9)
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -139,14 +144,18 @@ class World:
             self.failure = error
         self.changed()
 
-    async def until(self, *processes: Process, at_most: float = 3_600.0) -> None:
-        """Wait until the processes are done, or one has failed."""
-        deadline = self.clock.monotonic() + at_most
+    async def until(self, *processes: Process, at_most: float | None = None) -> None:
+        """Wait until the processes are done, or one has failed; that many seconds at most, where they are given."""
+        deadline = self.clock.monotonic() + (at_most or inf)
+        # Without a deadline no timer is set, so that those who wait for each other are found as a deadlock.
+        alarm = self.loop.call_at(deadline, self.changed, context=self.context) if at_most else None
         while self.failure is None and not all(process.done for process in processes):
-            if self.clock.monotonic() > deadline:
+            if self.clock.monotonic() >= deadline:
                 raise Violation(f"not done after {at_most} s: {[p.name for p in processes if not p.done]}")
             self._change = self.loop.create_future()
             await self._change
+        if alarm is not None:
+            alarm.cancel()
         if self.failure is not None:
             raise self.failure
 
