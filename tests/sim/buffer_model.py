@@ -1,15 +1,14 @@
 """What must always hold of queues: checked at every write to their store, by somebody who sees everything."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from lakehead.buffer.layout import Pair, is_batch, object_key, quarantine_folder, quarantine_name
 from lakehead.storage.memory import MemoryStore
-from lakehead.storage.port import Version
+from lakehead.storage.port import Object, Version
 from lakehead.wire.compact import decode_batch
-from lakehead.wire.errors import Unreadable
 from tests.sim.buffer_pair_model import Json, Limits, WatchedPair
 from tests.sim.world import Violation, World
 
@@ -43,8 +42,12 @@ class History:
     damaged: dict[str, bytes] = field(default_factory=dict)
     """Objects that could not be read at some time, and what they held before that."""
 
-    lost: set[str] = field(default_factory=set)
-    """Entries whose object was taken away by the world."""
+    gone: set[str] = field(default_factory=set)
+    """Objects that the world has taken away."""
+
+    def entries_of(self, keys: Iterable[str]) -> set[str]:
+        """What some objects hold, or held."""
+        return set(chain.from_iterable(self.entries.get(key, ()) for key in keys))
 
 
 class WatchedStore(MemoryStore):
@@ -76,6 +79,11 @@ class WatchedStore(MemoryStore):
         for number in range(most_pairs):
             queue.append(WatchedPair(Pair.of(path, number), number, self.ordered, limits, queue, self.name))
         return queue
+
+    @property
+    def objects(self) -> Mapping[str, Object]:
+        """Everything that is there now."""
+        return self._objects
 
     @property
     def open(self) -> list[str]:
@@ -135,25 +143,43 @@ class WatchedStore(MemoryStore):
 
     def _check_processed(self, location: str, pair: WatchedPair) -> None:
         """What is done was handed out, or it was set aside with a note."""
-        folder = quarantine_folder(pair.queue[0].pair.producer)
-        if f"{folder}/{quarantine_name(location)}.json" in self._objects:
-            return
-        if unread := [entry for entry in self.entries(location) if entry not in self.history.delivered]:
+        unread = [entry for entry in self.entries(location) if entry not in self.history.delivered]
+        if unread and location not in pair.set_aside:
             raise Violation(f"{unread} are done, and were neither handed out nor set aside")
 
     def _check_set_aside(self, key: str, body: bytes) -> None:
+        """Only what cannot be read is set aside, and a note tells where all of its bytes are."""
         history = self.history
         if key.endswith(".json"):
             note = json.loads(body)
-            if object_key(note["location"]) not in history.damaged:
-                raise Violation(f"the good batch {self.name(note['location'])} is set aside: {note['reason']}")
-            if missing := [each for each in note.get("keys", ()) if each not in self._objects]:
-                raise Violation(f"{missing} are not there, and the note of {note['location']} names them")
+            source, keys = object_key(note["location"]), note.get("keys", ())
+            if source not in history.damaged:
+                raise Violation(f"the good batch {self.name(source)} is set aside: {note['reason']}")
+            if (not keys and source not in history.gone) or any(each not in self._objects for each in keys):
+                raise Violation(f"the note of {self.name(source)} names no copy that is there: {note}")
+            self.pair_of[note["location"]].set_aside.add(note["location"])
             return
-        try:
-            history.entries[key] = [entry.value.decode() for entry in decode_batch(body)]
-        except Unreadable:
-            history.damaged.setdefault(key, b"")
+        name = key.rpartition("/")[2].removesuffix(".batch")
+        [source] = {object_key(each) for each in self.pair_of if quarantine_name(each) == name}
+        history.entries[key] = history.entries[source]
+        history.damaged[key] = history.damaged.get(source, b"")
+
+    # --- what the world does to objects
+
+    def damage(self, key: str, body: bytes | None) -> None:
+        """Something happens to an object without a write; None takes it away."""
+        self.history.damaged[key] = self._objects[key].body
+        if body is None:
+            del self._objects[key]
+            self.history.gone.add(key)
+        else:
+            super()._store(key, body)
+
+    def mend(self, location: str) -> None:
+        """Somebody gives the copy of what was set aside its bytes back."""
+        [pair] = [each for each in self.pairs if location in each.places]
+        key = f"{quarantine_folder(pair.queue[0].pair.producer)}/{quarantine_name(location)}.batch"
+        super()._store(key, self.history.damaged[key])
 
     async def delete(self, key: str) -> None:
         if (pair := self.pair_of.get(key)) is not None and key in pair.open:
@@ -186,16 +212,17 @@ class WatchedStore(MemoryStore):
             raise Violation(f"{open_ones} are said to be acknowledged, and are not")
 
     def undelivered(self) -> set[str]:
-        """Entries that are confirmed or queued and were not handed out yet."""
+        """Entries that are confirmed or queued, and were not handed out yet though they can be read."""
         history = self.history
-        return (history.confirmed | history.queued) - history.delivered - history.lost
+        return (history.confirmed | history.queued) - history.delivered - history.entries_of(history.damaged)
 
     def check_end(self) -> None:
         """After everything has come to rest."""
         history = self.history
-        if lost := history.confirmed - history.delivered - history.lost:
+        delivered = history.delivered | history.entries_of(history.gone)
+        if lost := history.confirmed - delivered:
             raise Violation(f"{sorted(lost)} were confirmed and never delivered")
-        if lost := self.undelivered():
+        if lost := history.queued - delivered:
             raise Violation(f"{sorted(lost)} were queued and never delivered")
         if phantom := history.refused & history.queued:
             raise Violation(f"{sorted(phantom)} are queued, and their producer was told that they are not")

@@ -10,9 +10,11 @@ from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig,
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
+from lakehead.buffer.means import Means
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import KeyValueEntry
+from tests.sim.buffer_model import MANIFEST
 from tests.sim.buffer_scene import THRESHOLD, TIMEOUT, Scene, Variant
 from tests.sim.buffer_troubles import ALL, buffer
 from tests.sim.world import Scenario, Violation
@@ -31,11 +33,12 @@ class Pipeline(Scene):
         await collect(self)
 
 
-async def ingest(name: str, scene: Scene) -> None:
+async def ingest(name: str, scene: Scene, *, manifest_path: str = MANIFEST) -> None:
     """Ingest some entries, wait for some of them, cancel some of the waiting, and close."""
     world, means = scene.world, scene.means()
     config = IngestorConfig(
         object_store_config=WHERE,
+        manifest_path=manifest_path,
         flush_interval=timedelta(milliseconds=world.random.choice([1, 100])),
         flush_size_bytes=world.random.choice([0, 20]),
         max_unflushed_bytes=world.random.choice([0, 40, 10**6]),
@@ -51,15 +54,15 @@ async def ingest(name: str, scene: Scene) -> None:
             call.cancel()
             await asyncio.wait([call])
         else:
-            await call
-        if call.cancelled():
+            await asyncio.wait([call])
+        if call.cancelled() or isinstance(call.exception(), Misconfigured):
             scene.shared.history.refused.add(entry)
             continue
         watchers.append((entry, call.result()))
         if world.random.random() < 0.4:
             await wait_or_lose_patience(watchers[-1][1], means.clock.sleep(world.random.uniform(0, 1)))
         tell(scene, watchers)
-    with suppress(Unavailable, OutcomeUnknown):
+    with suppress(Unavailable, OutcomeUnknown, Misconfigured):
         await ingestor.close()
     tell(scene, watchers)
     if open_ones := [entry for entry, watcher in watchers if watcher.result() is None]:
@@ -68,7 +71,7 @@ async def ingest(name: str, scene: Scene) -> None:
 
 async def wait_or_lose_patience(watcher: WriteWatcher, patience: Awaitable[None]) -> None:
     async def wait() -> None:
-        with suppress(Unavailable, OutcomeUnknown):
+        with suppress(Unavailable, OutcomeUnknown, Misconfigured):
             await watcher.await_durable()
 
     waiting = asyncio.create_task(wait())
@@ -95,20 +98,21 @@ def tell(scene: Scene, watchers: Sequence[tuple[str, WriteWatcher]]) -> None:
                 continue
 
 
-async def collect(scene: Scene) -> None:
+async def collect(scene: Scene, *, manifest_path: str = MANIFEST) -> None:
     """Collectors of one process, one after the other: whoever is fenced makes a new one."""
     while not scene.ending:
         means = scene.means()
-        config = collector_config(scene)
+        config = collector_config(scene, manifest_path)
         async with Collector(config, means.clock, store=means.store, ids=means.ids, random=means.random) as collector:
             with suppress(Fenced):
                 await collect_until_fenced(collector, scene)
 
 
-def collector_config(scene: Scene) -> CollectorConfig:
+def collector_config(scene: Scene, manifest_path: str) -> CollectorConfig:
     """The settings of one more collector."""
     return CollectorConfig(
         object_store_config=WHERE,
+        manifest_path=manifest_path,
         heartbeat_timeout_ms=timedelta(seconds=TIMEOUT),
         done_cleanup_threshold=THRESHOLD,
         mode=scene.mode,
@@ -142,6 +146,19 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
         if batch is None:
             idle = min(10.0, idle * 4)
             await world.clock.sleep(world.random.uniform(0, idle))
+
+
+async def read_all(scene: Scene, means: Means, *, manifest_path: str = MANIFEST) -> None:
+    """Read until nothing is left, with one collector after the other."""
+    config = collector_config(scene, manifest_path)
+    for _ in range(10):
+        async with Collector(config, means.clock, store=means.store, ids=means.ids, random=means.random) as collector:
+            while (batch := await collector.next_batch()) is not None:
+                scene.shared.hand_out(batch.location, batch.collector, batch.epoch)
+                await collector.ack(batch)
+        if not scene.shared.open:
+            return
+        await means.clock.sleep(7_300)  # whoever wrote a time that lies in the future is given up now
 
 
 PIPELINES: dict[str, Scenario] = {

@@ -11,9 +11,11 @@ from tests.sim.buffer_variants import (
     ClaimsFromACachedManifest,
     CollectsByAge,
     DeletesLast,
+    DoubtsEveryConflict,
     DropsProducersByAge,
     GrowsInDoubt,
     KeepsStaleClaims,
+    NeverCleansUp,
     RaisesNumberBeforeListing,
     SkipsFreshClaims,
     TakesUnknownRemovalForDone,
@@ -35,13 +37,23 @@ LATE = Faults(
 FORGETFUL = Faults({fault: 0.04 for fault in Fault if fault is not Fault.PRECONDITION_APPLIED})
 """Where a producer is forgotten, nobody can tell a refusal that was applied from one that was not."""
 
+MOST_DONE = 12
+"""Each of up to four collectors acknowledges up to three batches at a time, and cleans up from three on."""
+
 NO_DOUBT = Faults({Fault.CONFLICT: 0.05, Fault.PRECONDITION: 0.05}, lost_reads=0.03)
+
+
+def no_doubt(variant: Variant) -> Scenario:
+    """A store that always says what became of a write, and so many batches that clean-up has to run."""
+    return buffer(variant, None, pause, newcomer, faults=NO_DOUBT, batches=6, most_done=MOST_DONE)
+
 
 BUFFER_SOUND: dict[str, Scenario] = {
     "buffer_ordered": buffer(Variant(), Mode.ORDERED, *ALL),
     "buffer_competing": buffer(Variant(), Mode.COMPETING, *ALL),
     "buffer_late": buffer(Variant(), None, pause, faults=LATE),
     "buffer_forgetful": buffer(Variant(most_producers=1, most_collectors=1), None, *ALL, faults=FORGETFUL),
+    "buffer_no_doubt": no_doubt(Variant()),
 }
 BUFFER_BROKEN: dict[str, Scenario] = {
     "buffer_append_again": buffer(Variant(producer=AppendsAgain), Mode.COMPETING, *ALL),
@@ -61,5 +73,7 @@ BUFFER_BROKEN: dict[str, Scenario] = {
     "buffer_number_raised_before_listing": buffer(
         Variant(orphans=RaisesNumberBeforeListing), Mode.COMPETING, collect_orphans, pause
     ),
+    "buffer_never_cleaned_up": no_doubt(Variant(clean_up=NeverCleansUp)),
+    "buffer_every_conflict_in_doubt": no_doubt(Variant(producer=DoubtsEveryConflict, most_producers=1)),
     "buffer_one_entry_per_key": buffer(Variant(entry=lambda key, _: key), Mode.COMPETING, *ALL),
 }

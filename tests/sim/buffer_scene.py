@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lakehead.buffer.batches import Batches, store_for
 from lakehead.buffer.cleanup import CleanUp
@@ -67,6 +67,9 @@ class Scene:
     mode: Mode
     shared: WatchedStore
     faults: Faults = ROUGH
+    batches: int = BATCHES
+    """How many each producer makes."""
+
     producers: list[Process] = field(default_factory=list)
     collectors: list[Process] = field(default_factory=list)
     stores: list[FaultStore] = field(default_factory=list)
@@ -79,11 +82,12 @@ class Scene:
     def __post_init__(self) -> None:
         self.leaves_no_doubt = not self.faults.probability.keys() - {Fault.CONFLICT, Fault.PRECONDITION}
 
-    def means(self) -> Means:
+    def means(self, *, slowness: float = 1.0) -> Means:
         """What a process works with: its own view of the store, and its own clock, which may be off by an hour."""
         world = self.world
         clock = SimulatedClock(world.loop, off_by=world.random.choice([0, 0, 0, -3600, 3600]))
-        store = world.faulty(self.shared, self.faults)
+        faults = replace(self.faults, median_seconds=slowness * self.faults.median_seconds)
+        store = world.faulty(self.shared, faults)
         self.stores.append(store)
         self.clocks.append(clock)
         return Means(store=store, clock=clock, ids=world.ids, random=world.random)
@@ -137,7 +141,11 @@ class Scene:
     async def clean_up(self, means: Means, told: Collection[str]) -> None:
         kind = self.variant.told(self.variant.clean_up, told)
         with self.tried():
-            await kind(files=self.files(means), means=means, backoff=QUICK).run()
+            try:
+                await kind(files=self.files(means), means=means, backoff=QUICK).run()
+            except (Unavailable, OutcomeUnknown):
+                self.shared.pairs[0].failed_clean_ups += 1
+                raise
 
     def start_producer(self) -> None:
         process = self.process("producer")
@@ -184,7 +192,7 @@ async def produce(name: str, scene: Scene) -> None:
                 world.note(f"{entry} is confirmed")
 
     under_way = []
-    for number in range(BATCHES):
+    for number in range(scene.batches):
         entry = f"{name}.{number}"
         if world.random.random() < 0.2:
             location = scene.variant.entry(FOREIGN, means)
@@ -326,16 +334,18 @@ async def drain(scene: Scene) -> None:
         most_collectors=scene.variant.most_collectors,
     )
     await means.clock.sleep(LATEST_WRITE)
+    clean_up = CleanUp(files=scene.files(means), means=means, backoff=QUICK)
     for _ in range(10):
-        claims = await consumer.claim(100)
-        for claim in claims:
-            await fetch(claim, consumer, scene, means)
-            scene.shared.hand_out(claim.location, consumer.id, claim.epoch)
-        await consumer.ack([claim.location for claim in claims])
+        while claims := await consumer.claim(THRESHOLD):
+            for claim in claims:
+                await fetch(claim, consumer, scene, means)
+                scene.shared.hand_out(claim.location, consumer.id, claim.epoch)
+            await consumer.ack([claim.location for claim in claims])
+            await clean_up.run()
         if not scene.shared.open:
             break
         await means.clock.sleep(7_300)  # whoever wrote a time that lies in the future is given up now
-    await CleanUp(files=scene.files(means), means=means, backoff=QUICK).run()
+    await clean_up.run()
     with suppress(Unavailable):  # where nothing was ever queued, nobody can say whose batches they are
         await orphans(OrphanCollector, means, grace=0).run()
 

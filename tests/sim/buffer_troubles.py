@@ -8,7 +8,7 @@ from lakehead.errors import Misconfigured
 from tests.faults.store import Faults
 from tests.sim.buffer_model import WatchedStore
 from tests.sim.buffer_pair_model import Limits
-from tests.sim.buffer_scene import ROUGH, Scene, Variant, come_to_rest, orphans
+from tests.sim.buffer_scene import BATCHES, ROUGH, Scene, Variant, come_to_rest, orphans
 from tests.sim.world import Scenario, World
 
 Trouble = Callable[[Scene], Awaitable[None]]
@@ -70,7 +70,7 @@ def buffer(
     faults: Faults = ROUGH,
     kind: type[Scene] = Scene,
     most_done: int | None = None,
-    producers: int = 3,
+    batches: int = BATCHES,
 ) -> Scenario:
     """Some producers and collectors on one queue, with troubles at random moments; then everything comes to rest.
 
@@ -81,8 +81,8 @@ def buffer(
         chosen = mode or world.random.choice(list(Mode))
         limits = Limits(done=most_done, producers=variant.most_producers, collectors=variant.most_collectors)
         shared = WatchedStore(world, ordered=chosen is Mode.ORDERED, limits=limits)
-        scene = kind(world, variant, chosen, shared, faults)
-        for _ in range(world.random.randint(1, producers)):
+        scene = kind(world, variant, chosen, shared, faults, batches)
+        for _ in range(world.random.randint(1, 3)):
             scene.start_producer()
         for _ in range(world.random.randint(1, 2)):
             scene.start_collector()

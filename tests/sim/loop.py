@@ -79,6 +79,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._timer_numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
+        self._owners: list[Owner | None] = []
         self._trace = array("q")
         self.after_each_step: Callable[[], None] | None = None
 
@@ -102,6 +103,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def make_ready(self, handles: list[Handle]) -> None:
         """Let callbacks run that were withheld."""
         self._ready.extend(handles)
+
+    def tasks_of(self, owner: Owner) -> list["asyncio.Task[Any]"]:
+        """What a process has started and has not ended."""
+        tasks = zip(self._tasks, self._owners, strict=True)
+        return [task for task, whose in tasks if whose is owner and not task.done()]
 
     @property
     def steps(self) -> int:
@@ -202,6 +208,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> Any:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.append(task)
+        self._owners.append(OWNER.get() if context is None else context.get(OWNER))
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

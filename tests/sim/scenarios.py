@@ -2,14 +2,28 @@
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.ports import HistoryBroken
+from tests.sim.buffer_partitions import PARTITIONS_BROKEN
 from tests.sim.buffer_pipelines import PIPELINES
+from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN, STORAGE_SOUND
 from tests.sim.world import Scenario, Violation
 
-SOUND: dict[str, Scenario] = {**STORAGE_SOUND, **LANDING_SOUND, **BUFFER_SOUND, **PIPELINES}
-BROKEN: dict[str, Scenario] = {**STORAGE_BROKEN, **LANDING_BROKEN, **BUFFER_BROKEN}
+SOUND: dict[str, Scenario] = {
+    **STORAGE_SOUND,
+    **LANDING_SOUND,
+    **BUFFER_SOUND,
+    **PIPELINES,
+    **QUARANTINE_SOUND,
+}
+BROKEN: dict[str, Scenario] = {
+    **STORAGE_BROKEN,
+    **LANDING_BROKEN,
+    **BUFFER_BROKEN,
+    **PARTITIONS_BROKEN,
+    **QUARANTINE_BROKEN,
+}
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 
 CAUGHT_WITH = (Violation, Misconfigured, HistoryBroken)

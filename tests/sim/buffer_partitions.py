@@ -1,0 +1,213 @@
+"""A queue whose number of partitions changes, again and again, while ingestors for the old and the new number write."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from lakehead.buffer.cleanup import CleanUp
+from lakehead.buffer.config import IngestorConfig
+from lakehead.buffer.consumer import Mode
+from lakehead.buffer.errors import Refused
+from lakehead.buffer.ingestor import Ingestor
+from lakehead.buffer.layout import Pair
+from lakehead.buffer.manifests import PairFiles
+from lakehead.buffer.means import Means
+from lakehead.buffer.orphans import OrphanCollector
+from lakehead.buffer.partitions import Repartition
+from lakehead.buffer.watcher import Durable, WriteWatcher
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.storage.port import Object, Replaced, Stale, Store, Version
+from lakehead.wire.batch import KeyValueEntry
+from tests.faults.store import Fault, Faults
+from tests.sim.buffer_model import MANIFEST, WatchedStore
+from tests.sim.buffer_pipelines import WHERE, Pipeline, read_all, tell
+from tests.sim.buffer_scene import LATEST_WRITE, QUICK, Scene, Variant, come_to_rest, orphans
+from tests.sim.buffer_troubles import Trouble, collect_orphans, crash, pause
+from tests.sim.world import Scenario, Violation, World
+
+MOST = 4
+CALLS = 3
+KEYS = (b"a", b"b", b"c", b"g")
+"""With two, three and four partitions they go to different ones."""
+
+SLOW = 40
+"""How much longer every request of some ingestors takes: a queue may change several times while they store a batch."""
+
+MILD = Faults(dict.fromkeys(Fault, 0.008))
+
+
+@dataclass
+class Partitioned(Pipeline):
+    """A queue of several pairs, written by ingestors that are made for some number of them."""
+
+    repartition: type[Repartition] = Repartition
+    changes: int = 0
+    """How many changes of the number were begun."""
+
+    @property
+    def partitions(self) -> int:
+        """How many there are now, as the first pair says."""
+        return self.shared.pairs[0].producer.get("partitions") or 1
+
+    async def produce(self, name: str) -> None:
+        await ingest_into_partitions(name, self)
+
+    async def drain(self) -> None:
+        await drain_all(self)
+
+
+async def ingest_into_partitions(name: str, scene: Partitioned) -> None:
+    """Ingest with one ingestor after the other: each is made for a number that is, was, or may come to be."""
+    world = scene.world
+    means = scene.means(slowness=world.random.choice([1, 1, SLOW]))
+    left = CALLS
+    while left:
+        partitions = world.random.choice([scene.partitions, scene.partitions, world.random.randint(1, MOST)])
+        config = ingestor_config(partitions)
+        ingestor = Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random)
+        world.note(f"ingests into {partitions} partitions")
+        watchers: list[tuple[str, WriteWatcher]] = []
+        for _ in range(world.random.randint(1, left)):
+            key = world.random.choice(KEYS)
+            entry = f"{name}{key.decode()}.{CALLS - left}"
+            left -= 1
+            watchers.append((entry, await ingestor.ingest([KeyValueEntry(key, entry.encode())])))
+            if world.random.random() < 0.5:
+                with suppress(Unavailable, OutcomeUnknown, Misconfigured):
+                    await watchers[-1][1].await_durable()
+        with suppress(Unavailable, OutcomeUnknown, Misconfigured):
+            await ingestor.close()
+        tell(scene, watchers)
+
+
+def ingestor_config(partitions: int) -> IngestorConfig:
+    return IngestorConfig(
+        object_store_config=WHERE, flush_interval=timedelta(milliseconds=1), flush_size_bytes=0, partitions=partitions
+    )
+
+
+async def drain_all(scene: Partitioned) -> None:
+    """Change the number once more, which makes up for whoever died over it; then all pairs work, and all come empty."""
+    world, means = scene.world, scene.calm_means()
+    await means.clock.sleep(LATEST_WRITE)
+    await read_all(scene, means)
+    partitions = world.random.randint(1, MOST)
+    await Repartition(manifest_path=MANIFEST, means=means, backoff=QUICK).run(partitions)
+    config = ingestor_config(partitions)
+    async with Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random) as ingestor:
+        entries = [KeyValueEntry(key, f"last{key.decode()}.0".encode()) for key in KEYS]
+        watcher = await ingestor.ingest(entries)
+    if not isinstance(watcher.result(), Durable):
+        raise Violation(f"the queue was given {partitions} partitions, and does not take entries: {watcher.result()!r}")
+    scene.shared.history.confirmed.update(entry.value.decode() for entry in entries)
+    await read_all(scene, means)
+    for watched in scene.shared.pairs:
+        await CleanUp(files=PairFiles.of(watched.pair, means), means=means, backoff=QUICK).run()
+    await orphans(OrphanCollector, means, grace=0).run()
+
+
+# --- troubles
+
+
+async def change_partitions(scene: Scene) -> None:
+    """Somebody changes the number of partitions, and perhaps somebody else at the same time; either may crash."""
+    assert isinstance(scene, Partitioned)
+    world = scene.world
+    for _ in range(world.random.choice([1, 1, 2])):
+        scene.changes += 1
+        process = scene.process("operator")
+        process.spawn(repartition(scene, scene.means(), world.random.randint(1, MOST)))
+        if world.random.random() < 0.3:
+            await world.clock.sleep(world.random.uniform(0, 2))
+            process.crash()
+
+
+async def repartition(scene: Partitioned, means: Means, partitions: int) -> None:
+    """Try for a while: it is refused as long as something is left in the queue."""
+    for _ in range(6):
+        try:
+            await scene.repartition(manifest_path=MANIFEST, means=means, backoff=QUICK).run(partitions)
+        except (Refused, Unavailable):
+            await means.clock.sleep(scene.world.random.uniform(0, 3))
+        else:
+            scene.world.note(f"there are {partitions} partitions")
+            return
+
+
+# --- shorter protocols
+
+
+class KeepsGcNumber:
+    """A store through which no `gc` number changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        there = await self._store.get(key, start=start, end=end)
+        if there is not None:
+            self._seen[key] = json.loads(there.body).get("gc", 0)
+        return there
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        manifest = {**json.loads(body), "gc": self._seen[key]}
+        return await self._store.replace(key, json.dumps(manifest).encode(), version)
+
+
+class RepartitionKeepsGc(Repartition):
+    """Broken on purpose: seals and opens pairs, and leaves their `gc` numbers as they are."""
+
+    async def run(self, partitions: int) -> None:
+        store: Store = KeepsGcNumber(self.means.store)  # type: ignore[assignment]  # the rest is passed on
+        means = replace(self.means, store=store)
+        await Repartition(manifest_path=self.manifest_path, means=means, backoff=self.backoff).run(partitions)
+
+
+class RepartitionWhenDrained(Repartition):
+    """Broken on purpose: sees that everything is acknowledged, and then writes the new number, without sealing."""
+
+    async def run(self, partitions: int) -> None:
+        pairs = [PairFiles.of(Pair.of(self.manifest_path, number), self.means) for number in range(MOST)]
+        for pair in pairs:
+            done = (await pair.consumer.read()).manifest.done
+            if set((await pair.producer.read()).manifest.pending) - set(done):
+                raise Refused("not drained")
+        for pair in pairs[: max(partitions, 1)]:
+            seen = await pair.producer.read()
+            with suppress(OutcomeUnknown):
+                await pair.producer.write(seen, replace(seen.manifest, partitions=partitions, gc=seen.manifest.gc + 1))
+
+
+TROUBLES: tuple[Trouble, ...] = (change_partitions, change_partitions, collect_orphans, collect_orphans, pause, crash)
+
+
+def partitions(kind: type[Repartition] = Repartition, *, troubles: Sequence[Trouble] = TROUBLES) -> Scenario:
+    """Ingestors and collectors on a queue of 1 to 4 partitions, whose number changes meanwhile."""
+
+    async def scenario(world: World) -> None:
+        mode = world.random.choice(list(Mode))
+        shared = WatchedStore(world, ordered=mode is Mode.ORDERED, most_pairs=MOST)
+        scene = Partitioned(world, Variant(), mode, shared, MILD, repartition=kind)
+        scene.start_collector()
+        scene.start_producer()
+        for _ in range(world.random.randrange(3, 8)):
+            await world.clock.sleep(world.random.expovariate(1))
+            if world.random.random() < 0.4:
+                scene.start_producer()
+            await world.random.choice(troubles)(scene)
+        await come_to_rest(scene)
+
+    return scenario
+
+
+PARTITIONS_SOUND: dict[str, Scenario] = {"buffer_partitions": partitions()}
+PARTITIONS_BROKEN: dict[str, Scenario] = {
+    "buffer_partitions_keep_gc": partitions(RepartitionKeepsGc),
+    "buffer_partitions_when_drained": partitions(RepartitionWhenDrained),
+}
