@@ -53,7 +53,7 @@ BUFFER_SOUND: dict[str, Scenario] = {
     "buffer_competing": buffer(Variant(), Mode.COMPETING, *ALL),
     "buffer_late": buffer(Variant(), None, pause, faults=LATE),
     "buffer_forgetful": buffer(Variant(most_producers=1, most_collectors=1), None, *ALL, faults=FORGETFUL),
-    "buffer_no_doubt": no_doubt(Variant()),
+    "buffer_no_doubt": no_doubt(Variant(most_producers=1)),
 }
 BUFFER_BROKEN: dict[str, Scenario] = {
     "buffer_append_again": buffer(Variant(producer=AppendsAgain), Mode.COMPETING, *ALL),

@@ -33,7 +33,7 @@ FOREIGN = "accepted/v1/batch"
 LATEST_WRITE = 1_500.0
 """After this many seconds every write has landed that was left to land later."""
 
-CONFIRMED_WITHIN = 1_000.0
+CONFIRMED_WITHIN = 200.0
 DELIVERED_WITHIN = 200.0
 """Seconds after which, once faults have stopped, all is confirmed or given up, and what is queued is handed out: time
 for a pause of 90 seconds, for a request that takes as long, and until a collector is taken for gone."""

@@ -2,8 +2,10 @@
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.ports import HistoryBroken
-from tests.sim.buffer_partitions import PARTITIONS_BROKEN
+from tests.sim.buffer_cancelled import CANCELLED_SOUND
+from tests.sim.buffer_partitions import PARTITIONS_BROKEN, PARTITIONS_SOUND
 from tests.sim.buffer_pipelines import PIPELINES
+from tests.sim.buffer_prefix import PREFIX_SOUND
 from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
@@ -15,7 +17,10 @@ SOUND: dict[str, Scenario] = {
     **LANDING_SOUND,
     **BUFFER_SOUND,
     **PIPELINES,
+    **PARTITIONS_SOUND,
+    **PREFIX_SOUND,
     **QUARANTINE_SOUND,
+    **CANCELLED_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,

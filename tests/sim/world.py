@@ -1,6 +1,7 @@
 """A simulated world: processes that crash and pause, clocks that disagree, and a story of what happened."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ START_NS = 1_800_000_000 * 10**9
 """The wall time at which every simulation starts."""
 
 MAX_STORY = 2_000
+LOG = logging.getLogger("lakehead")
 
 
 class Violation(AssertionError):
@@ -184,10 +186,14 @@ def simulate(scenario: Scenario, seed: int) -> Report:
     """Run a scenario under one seed. What it raises is its finding, and part of the report."""
     world = World(seed)
     failure: BaseException | None = None
+    level = LOG.level
+    LOG.setLevel(logging.CRITICAL)  # faults are there on purpose, and thousands of seeds would warn of them
     try:
         world.loop.simulate(scenario(world))
     except Exception as error:  # noqa: BLE001 - whatever was raised is the finding
         failure = error
+    finally:
+        LOG.setLevel(level)
     return Report(seed, world.loop.trace_hash(), world.loop.steps, world.loop.time(), world.story, failure)
 
 
