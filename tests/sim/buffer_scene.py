@@ -6,13 +6,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lakehead.buffer.batches import Batches, store_for
+from lakehead.buffer.claims import Claim
 from lakehead.buffer.cleanup import CleanUp
-from lakehead.buffer.consumer import Claim, Consumer, Mode
+from lakehead.buffer.consumer import Consumer, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.layout import entry_for, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.producer import Producer
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.backoff import Backoff
@@ -178,7 +180,7 @@ async def produce(name: str, scene: Scene) -> None:
     """Store and queue a few batches, some while others are still on their way; and now and then a foreign key."""
     world, history, means = scene.world, scene.shared.history, scene.means()
     producer = scene.producer(means)
-    batches = Batches(PREFIX, means)
+    batches = Batches(PREFIX, means, PrefixOwner(PREFIX, MANIFEST, means))
 
     async def outcome(entry: str, queued: Awaitable[str]) -> None:
         with scene.tried():

@@ -1,6 +1,7 @@
 """Looking for a seed that breaks a scenario: in this process, or with a pool on every core."""
 
 import gc
+import logging
 import sys
 import time
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ PROGRESS_SECONDS = 2.0
 def first_broken(name: str, seeds: Iterable[int]) -> int | None:
     """The first of some seeds that breaks the scenario."""
     began, tried, scenario = time.perf_counter(), 0, KNOWN[name]
+    logging.disable(logging.WARNING)  # faults are injected by the thousand
     gc.disable()  # a seed leaves little behind; collecting now and then is faster
     try:
         for tried, seed in enumerate(seeds, 1):
@@ -26,6 +28,7 @@ def first_broken(name: str, seeds: Iterable[int]) -> int | None:
                 gc.collect()
         return None
     finally:
+        logging.disable(logging.NOTSET)
         gc.enable()
         gc.collect()
         add(Mechanism.SEEDS, tried, time.perf_counter() - began)
