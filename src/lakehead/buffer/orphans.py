@@ -40,7 +40,7 @@ class OrphanCollector:
         listed = await self.listed()
         if not listed:
             return []
-        # Now, not before: whoever stored what is listed has its partition among these.
+        # Now, not before: whoever stored what is listed has its partition among these, or stores it again.
         files = await all_pairs(self.manifest_path, self.means)
         await self.check_ours(files, dry_run=dry_run)
         pending: set[str] = set()
@@ -65,17 +65,19 @@ class OrphanCollector:
 
     async def check_ours(self, files: Sequence[PairFiles], *, dry_run: bool) -> None:
         """Raise `Misconfigured` or `Unavailable` unless these are the batches' manifests: others do not know them."""
-        told = [(await pair.producer.read()).manifest.data_path_prefix for pair in files]
-        named = {prefix for prefix in told if prefix is not None}
-        if not named:
+        # Of the first pair what we took the number of pairs from: while it does not tell it, there may be more.
+        first = files[0].producer.latest or await files[0].producer.read()
+        seen = [first, *[await pair.producer.read() for pair in files[1:]]]
+        named = {each.manifest.data_path_prefix for each in seen} - {None}
+        if named - {self.data_path_prefix}:
+            raise Misconfigured(
+                f"The manifest {self.manifest_path} is not that of the batches below {self.data_path_prefix!r}, but of "
+                f"those below {', '.join(sorted(map(repr, named - {self.data_path_prefix})))}. Nothing was deleted."
+            )
+        if not first.manifest.partitions or not named:
             raise Unavailable(
                 f"There is no manifest {self.manifest_path} that names the batches below {self.data_path_prefix!r} as "
                 "its own. Nothing was deleted; check its path."
-            )
-        if named != {self.data_path_prefix}:
-            raise Misconfigured(
-                f"The manifest {self.manifest_path} is not that of the batches below {self.data_path_prefix!r}, but of "
-                f"those below {', '.join(sorted(named - {self.data_path_prefix}))!r}. Nothing was deleted."
             )
         owner = PrefixOwner(self.data_path_prefix, self.manifest_path, self.means)
         if not dry_run or await owner.stored() is not None:

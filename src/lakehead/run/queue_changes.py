@@ -109,8 +109,8 @@ async def _purge(emptying: Purge, *, dry_run: bool) -> int:
 
 
 async def _collect(manifest: str, means: Means, grace: timedelta, *, dry_run: bool) -> list[str]:
-    root = (await look(manifest, means))[0]
-    prefix = readable(root).data_path_prefix
+    partitions = [readable(each) for each in await look(manifest, means)]
+    prefix = next((each.data_path_prefix for each in partitions if each.data_path_prefix is not None), None)
     if prefix is None:
         raise Misconfigured(
             f"{manifest} does not say where the batches of its queue lie, so none of our ingestors has written it, and "

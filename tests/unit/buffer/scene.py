@@ -47,8 +47,8 @@ def writes(key: str) -> Callable[[Call], bool]:
 class GateStore:
     """A store in memory whose calls a test sees, holds up and breaks."""
 
-    def __init__(self, world: World) -> None:
-        self.inner = MemoryStore(clock=world.clock)
+    def __init__(self, world: World, inner: MemoryStore | None = None) -> None:
+        self.inner = inner or MemoryStore(clock=world.clock)
         self.calls: list[Call] = []
         self._clock = world.clock
         self._held: Callable[[Call], bool] | None = None

@@ -14,9 +14,9 @@ from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.watcher import Durable, WriteWatcher
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.wire.batch import KeyValueEntry
-from tests.unit.buffer.scene import PAIR, Call, Scene, batches, play
+from tests.unit.buffer.scene import PAIR, Call, GateStore, Scene, batches, play
 from tests.unit.buffer.test_partitions import KEYS, by_key, ingest, repartition
 
 LAST = Pair.of(PAIR.producer, 3)
@@ -208,5 +208,33 @@ def test_a_change_that_is_refused_leaves_every_pair_open() -> None:
             await repartition(scene).run(2)
         for number in range(4):
             assert not (await scene.producer(Pair.of(PAIR.producer, number).producer)).sealed
+
+    play(story)
+
+
+def test_orphan_gc_of_a_queue_that_does_not_tell_its_number_yet_deletes_nothing() -> None:
+    """It read that there is no first manifest, and somebody made it, and queued, before it looked at the rest."""
+
+    async def story(scene: Scene) -> None:
+        ingestor, watcher = await stored_and_stalled(scene)
+        orphans = OrphanCollector(
+            data_path_prefix="ingest",
+            manifest_path=PAIR.producer,
+            means=replace(scene.means(), store=GateStore(scene.world, scene.store.inner)),
+            backoff=CLAIMS,
+            grace_seconds=0,
+        )
+        gate = orphans.means.store
+        assert isinstance(gate, GateStore)
+        gate.hold(lambda call: reads(call) and gate.count(reads) > 1)
+        collecting = asyncio.create_task(orphans.run())
+        await scene.later(1)
+        scene.store.release()
+        await ingestor.close()
+        gate.release()
+        await asyncio.wait([collecting])
+        assert isinstance(collecting.exception(), Unavailable)
+        assert isinstance(watcher.result(), Durable)
+        assert await by_key(scene) == {KEY_OF_LAST: [9]}
 
     play(story)
