@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
-from lakehead.errors import OutcomeUnknown
 from lakehead.wire.queue_manifests import ConsumerManifest
 
 NOTHING: Mapping[str, bool] = MappingProxyType({})
@@ -17,8 +16,6 @@ class ClaimState(Enum):
     HELD = "held"
     ACKNOWLEDGED = "acknowledged"
     RELEASED = "released"
-    UNKNOWN = "unknown"
-    """It was acknowledged without an answer, and whether that has landed cannot be found out any more."""
 
 
 @dataclass(eq=False, slots=True)
@@ -36,16 +33,6 @@ class Claim:
     """Whether the application has it, or had it."""
 
     state: ClaimState = ClaimState.HELD
-
-
-def check_known_end(claim: Claim) -> None:
-    """Raise `OutcomeUnknown` for a claim of which nobody can tell any more whether it was acknowledged."""
-    if claim.state is ClaimState.UNKNOWN:
-        raise OutcomeUnknown(
-            f"The acknowledgement of {claim.location} was left without an answer, and so many collectors have "
-            "acknowledged since that it cannot be found out. Do not repeat it: if it did not land, the batch is handed "
-            "out again."
-        )
 
 
 def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:

@@ -15,7 +15,6 @@ from lakehead.buffer.claims import (
     NOTHING,
     Claim,
     ClaimState,
-    check_known_end,
     refreshed,
     with_claims,
     with_done,
@@ -127,16 +126,12 @@ class Consumer:
         """
         async with self._turn:
             wanted = dict.fromkeys(locations)
-            known = {**self._holdings.unknown, **self.held}
-            claims = [known[location] for location in wanted if location in known]
             now = await self._end(
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,
                 lambda: self._holdings.to_acknowledge(wanted),
                 lambda now, ours: with_done(now, ours, set_aside),
             )
-            for claim in claims:
-                check_known_end(claim)
             return len(now.done)
 
     async def release(self, locations: Collection[str]) -> None:
@@ -214,7 +209,8 @@ class Consumer:
                 await self._wait(pause)
                 self.check_known()
                 seen = await self._file.latest()
-                doubt = doubt if self._holdings.sent else None  # what was read tells that it did not land
+                doubt = doubt if self._holdings.is_in_doubt else None  # what was read tells that it did not land
+                await self._find_out()
                 if (ours := which()) is None:
                     return seen.manifest
                 self._check(seen.manifest)
@@ -236,10 +232,15 @@ class Consumer:
                 except OutcomeUnknown as error:
                     doubt = error
                 else:
-                    self._holdings.sent = [each for each in self._holdings.sent if each is not sent]
+                    self._holdings.refuse_sent(sent)
         except Unavailable as error:
             raise self._unsure(doubt) if doubt else error from error
         raise self._unsure(doubt) if doubt else self._contended(deed)
+
+    async def _find_out(self) -> None:
+        """Find out what became of acknowledgements of which the consumer manifest has no trace any more."""
+        if self._holdings.forgotten:
+            self._holdings.clear_up(frozenset(await self._pending()))
 
     async def _read(self) -> Stored[ConsumerManifest]:
         self.check_known()

@@ -1,7 +1,7 @@
 """What a collector holds in one partition, and what it knows of its own writes. Nothing here does I/O."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 
 from lakehead.buffer.claims import Claim, ClaimState
@@ -32,6 +32,9 @@ class Sent:
     at: Version | None
     """The version of that."""
 
+    refused: bool = False
+    """Whether the store said that it did not land. That may be a mistake: our request, sent twice on the way."""
+
     def may_be_forgotten(self, acks: Mapping[str, int], most: int) -> bool:
         """Whether it may have landed though `acks` does not have it, because of all that others have written since.
 
@@ -47,8 +50,8 @@ class Holdings:
     def __init__(self, who: str, counts: Counts, *, ordered: bool, most_collectors: int) -> None:
         self.held: dict[str, Claim] = {}
         """In the order in which they were claimed."""
-        self.unknown: dict[str, Claim] = {}
-        """What is not held any more, and nobody can tell whether it was acknowledged."""
+        self.forgotten: dict[str, Claim] = {}
+        """What was acknowledged without an answer, and the manifest has no trace of that any more."""
         self.epoch: int | None = None
         """In ordered mode, the epoch in which the queue is ours."""
         self.sent: list[Sent] = []
@@ -69,7 +72,8 @@ class Holdings:
             self.epoch = epoch
         for claim in claims:
             self.held[claim.location] = claim
-            self.unknown.pop(claim.location, None)
+            if (before := self.forgotten.pop(claim.location, None)) is not None:
+                before.state = ClaimState.RELEASED  # it could be claimed again, so it was not acknowledged
 
     def to_acknowledge(self, wanted: Collection[str]) -> Sequence[str] | None:
         """Those that are not done yet, in the order in which they were claimed where that matters; None if all are."""
@@ -98,9 +102,18 @@ class Holdings:
                 return  # the others were to take the place of what it has replaced
         if landed is None:
             for sent in self.sent:
-                if sent.at != seen.at and sent.may_be_forgotten(acks, self._most_collectors):
-                    self._give_up(sent, seen.manifest)
+                if not sent.refused and sent.at != seen.at and sent.may_be_forgotten(acks, self._most_collectors):
+                    self._forget(sent, seen.manifest)
         self.sent = [sent for sent in self.sent if sent.at == seen.at]
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a write was left without an answer, and nothing has told since what became of it."""
+        return any(not each.refused for each in self.sent)
+
+    def refuse_sent(self, sent: Sent) -> None:
+        """The store says that a write has not landed. It is kept until the next read shows that, too."""
+        self.sent = [replace(each, refused=True) if each is sent else each for each in self.sent]
 
     def settle_sent(self, sent: Sent) -> None:
         """A write has landed."""
@@ -109,15 +122,29 @@ class Holdings:
         if sent.leaves:
             self.epoch = None
 
-    def _give_up(self, sent: Sent, now: ConsumerManifest) -> None:
-        """Let go of what a write may have ended of which no trace is left."""
+    def clear_up(self, pending: Collection[str]) -> None:
+        """Settle what was forgotten, by what is pending now.
+
+        It was not done when it was forgotten. What is done leaves `pending` before it leaves `done`, so what is still
+        pending was never acknowledged, and is held until somebody sees that it is another's; what is not, was.
+        """
+        for location, claim in self.forgotten.items():
+            self.held[location] = claim
+        self._let_go([location for location in self.forgotten if location not in pending], ClaimState.ACKNOWLEDGED)
+        self.forgotten.clear()
+
+    def _forget(self, sent: Sent, now: ConsumerManifest) -> None:
+        """A write may have ended claims though the manifest has no trace of it: all but those that are still ours."""
         gone = [location for location in sent.locations if now.owners.get(location) != self._who]
-        self._let_go(gone, ClaimState.UNKNOWN if sent.end is ClaimState.ACKNOWLEDGED else sent.end)
+        if sent.end is ClaimState.ACKNOWLEDGED:
+            done = set(now.done).intersection(gone)
+            self._let_go(done, sent.end)
+            self.forgotten.update({each: self.held.pop(each) for each in gone if each in self.held})
+        else:
+            self._let_go(gone, sent.end)
 
     def _let_go(self, locations: Iterable[str], end: ClaimState) -> None:
         for location in locations:
             if (claim := self.held.pop(location, None)) is not None:
                 claim.state = end
-                if end is ClaimState.UNKNOWN:
-                    self.unknown[location] = claim
                 self._counts.acks += end is ClaimState.ACKNOWLEDGED

@@ -249,8 +249,8 @@ class Producer:
             return now.producers[self._id] >= group.number
         if group.waiting[0].location in now.pending:
             return True  # somebody who does not know our keys has written the manifest since
-        if _would_remember(group.first or now, now):
-            return False
+        if group.doubt is None or _would_remember(group.first or now, now):
+            return False  # a write that was refused did not land
         self._id, self._number = self._means.ids.uuid(), 0
         raise Forgotten(
             f"An append to {self.file.key} had no clear answer, and the manifest has forgotten this producer since: "

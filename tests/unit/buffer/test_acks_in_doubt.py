@@ -3,7 +3,8 @@
 import pytest
 
 from lakehead.buffer.claims import ClaimState
-from lakehead.buffer.consumer import Consumer, Mode
+from lakehead.buffer.cleanup import CleanUp
+from lakehead.buffer.consumer import CLAIMS, Consumer, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.layout import object_key
 from lakehead.buffer.manifests import PairFiles
@@ -36,20 +37,38 @@ async def others_acknowledge(scene: Scene, count: int, *, most: int = 2) -> None
         await other.ack([claim.location])
 
 
-def test_an_ack_that_landed_and_was_forgotten_stays_unknown_and_fences_nobody() -> None:
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_an_ack_that_landed_and_was_forgotten_is_found_out(cleaned_up: bool) -> None:  # noqa: FBT001 - a parameter
     async def story(scene: Scene) -> None:
         await scene.fill(*"abcd")
         ours = consumer(scene)
         first, second = await in_doubt(scene, ours, applied=True)
         claim = ours.held[first]
         await others_acknowledge(scene, 2)
-        for _ in range(2):
-            with pytest.raises(OutcomeUnknown, match="cannot be found out"):
-                await ours.ack([first])
-        assert claim.state is ClaimState.UNKNOWN
+        if cleaned_up:
+            await CleanUp(files=PairFiles.of(PAIR, scene.means()), means=scene.means(), backoff=CLAIMS).run()
+        await ours.ack([first])
+        assert claim.state is ClaimState.ACKNOWLEDGED
         await ours.heartbeat()
         await ours.ack([second])
-        assert set((await scene.consumer()).done) >= {first, second}
+        assert second in (await scene.consumer()).done
+
+    play(story)
+
+
+def test_an_ack_that_was_forgotten_and_may_not_have_landed_fences_if_another_has_the_batch() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcd")
+        ours = consumer(scene)
+        first, _ = await in_doubt(scene, ours, applied=False)
+        await scene.later(31)
+        taken = consumer(scene)
+        assert [claim.location for claim in await taken.claim(1)] == [first]
+        await scene.later(1)
+        await others_acknowledge(scene, 2)
+        with pytest.raises(Fenced):
+            await ours.ack([first])
+        await taken.ack([first])
 
     play(story)
 
