@@ -5,7 +5,7 @@ from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import Mode
 from lakehead.buffer.counts import Counts
-from lakehead.buffer.errors import Contended, Fenced, OutOfTurn, QueueFull, Refused
+from lakehead.buffer.errors import Contended, Fenced, Forgotten, OutOfTurn, QueueFull, Refused
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.metrics import export_metrics
 from lakehead.buffer.partitions import Repartition
@@ -33,6 +33,7 @@ __all__ = [
     "Counts",
     "Durable",
     "Fenced",
+    "Forgotten",
     "Ingestor",
     "IngestorConfig",
     "InvalidKey",

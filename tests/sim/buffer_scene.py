@@ -9,7 +9,7 @@ from lakehead.buffer.batches import Batches, store_for
 from lakehead.buffer.claims import Claim
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import Consumer, Mode
-from lakehead.buffer.errors import Fenced
+from lakehead.buffer.errors import Fenced, Forgotten
 from lakehead.buffer.layout import entry_for, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
@@ -273,7 +273,11 @@ async def process(claims: Sequence[Claim], consumer: Consumer, scene: Scene, mea
             some = world.random.sample(handed, len(some))
         waiting = THRESHOLD  # a clean-up at an odd moment must do no harm
         with scene.tried():
-            waiting = await consumer.ack(some)
+            try:
+                waiting = await consumer.ack(some)
+            except Forgotten:
+                handed = [location for location in handed if location in consumer.held]
+                raise
             scene.shared.acknowledge(some, consumer.id)
             handed = [location for location in handed if location not in some]
         if waiting >= THRESHOLD:

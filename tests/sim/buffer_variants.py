@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import Consumer
+from lakehead.buffer.errors import Forgotten
 from lakehead.buffer.manifests import ManifestFile, Stored
 from lakehead.buffer.orphans import OrphanCollector
-from lakehead.buffer.producer import Forgotten, Group, Producer, StoreAgain, Waiting, fail
+from lakehead.buffer.producer import Group, Producer, StoreAgain, Waiting, fail
 from lakehead.buffer.staleness import Staleness
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.port import Entry

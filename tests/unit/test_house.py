@@ -33,6 +33,7 @@ def test_these_names_are_public_and_no_others() -> None:
         "Counts",
         "Durable",
         "Fenced",
+        "Forgotten",
         "Ingestor",
         "IngestorConfig",
         "InvalidKey",

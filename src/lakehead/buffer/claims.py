@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
+from lakehead.buffer.errors import Forgotten
 from lakehead.wire.queue_manifests import ConsumerManifest
 
 NOTHING: Mapping[str, bool] = MappingProxyType({})
@@ -16,6 +17,8 @@ class ClaimState(Enum):
     HELD = "held"
     ACKNOWLEDGED = "acknowledged"
     RELEASED = "released"
+    FORGOTTEN = "forgotten"
+    """It is done, and nobody can tell any more whether by our acknowledgement, which was left without an answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +36,15 @@ class Claim:
     """Whether the application has it, or had it."""
 
     state: ClaimState = ClaimState.HELD
+
+
+def check_not_forgotten(claim: Claim) -> None:
+    """Raise `Forgotten` for a claim of which nobody can tell any more who acknowledged it."""
+    if claim.state is ClaimState.FORGOTTEN:
+        raise Forgotten(
+            f"{claim.location} is acknowledged. Whether by this collector, whose acknowledgement was left without an "
+            "answer, or by one that took over meanwhile, cannot be found out any more. Do not repeat it."
+        )
 
 
 def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:

@@ -138,8 +138,9 @@ class Collector:
 
         In ordered mode in the order in which they were handed out, else `OutOfTurn`. Raises `Fenced` if another
         collector has taken over, and `Refused` if a batch was released: then nothing is acknowledged. After
-        `Unavailable` or `OutcomeUnknown` the call can be repeated, unless the latter says that it cannot be found out.
-        Acknowledging twice is no error; cancelling the call does not take it back.
+        `Unavailable` or `OutcomeUnknown` the call can be repeated, unless that is `Forgotten`: since the answer was
+        lost, more collectors have acknowledged than the queue remembers. Acknowledging twice is no error; cancelling
+        the call does not take it back.
         """
         by_reader = self._by_reader(batches)
         for claims in by_reader.values():

@@ -15,6 +15,7 @@ from lakehead.buffer.claims import (
     NOTHING,
     Claim,
     ClaimState,
+    check_not_forgotten,
     refreshed,
     with_claims,
     with_done,
@@ -122,16 +123,20 @@ class Consumer:
 
         `set_aside` has those that were set aside, and whether because they could not be read. In ordered mode the
         locations must be the first that are held. Those that are done already are no error. Raises `Fenced`, and then
-        nothing is marked; `Unavailable` or `OutcomeUnknown`, and then it can be repeated.
+        nothing is marked; `Unavailable` or `OutcomeUnknown`, and then it can be repeated, unless that is `Forgotten`.
         """
         async with self._turn:
             wanted = dict.fromkeys(locations)
+            known = {**self._holdings.forgotten, **self.held}
+            claims = [known[location] for location in wanted if location in known]
             now = await self._end(
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,
                 lambda: self._holdings.to_acknowledge(wanted),
                 lambda now, ours: with_done(now, ours, set_aside),
             )
+            for claim in claims:
+                check_not_forgotten(claim)
             return len(now.done)
 
     async def release(self, locations: Collection[str]) -> None:

@@ -1,6 +1,6 @@
 """What can go wrong with a queue, beside what can go wrong with its store."""
 
-from lakehead.errors import LakeheadError, Unavailable
+from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 
 
 class Fenced(LakeheadError):
@@ -13,6 +13,10 @@ class Contended(Unavailable):
 
 class QueueFull(Unavailable):
     """Start a collector, or use more partitions: a manifest would grow too large. Nothing was changed."""
+
+
+class Forgotten(OutcomeUnknown):
+    """Do not repeat it: so many others have written since that nobody can tell any more what became of the change."""
 
 
 class OutOfTurn(LakeheadError):

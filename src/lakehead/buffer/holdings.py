@@ -126,19 +126,18 @@ class Holdings:
         """Settle what was forgotten, by what is pending now.
 
         It was not done when it was forgotten. What is done leaves `pending` before it leaves `done`, so what is still
-        pending was never acknowledged, and is held until somebody sees that it is another's; what is not, was.
+        pending was not acknowledged by us, and is held until somebody sees that it is another's. What is not, was
+        acknowledged by us or by another.
         """
-        for location, claim in self.forgotten.items():
-            self.held[location] = claim
-        self._let_go([location for location in self.forgotten if location not in pending], ClaimState.ACKNOWLEDGED)
+        self.held.update(self.forgotten)
+        self._let_go([location for location in self.forgotten if location not in pending], ClaimState.FORGOTTEN)
         self.forgotten.clear()
 
     def _forget(self, sent: Sent, now: ConsumerManifest) -> None:
         """A write may have ended claims though the manifest has no trace of it: all but those that are still ours."""
         gone = [location for location in sent.locations if now.owners.get(location) != self._who]
         if sent.end is ClaimState.ACKNOWLEDGED:
-            done = set(now.done).intersection(gone)
-            self._let_go(done, sent.end)
+            self._let_go(set(now.done).intersection(gone), ClaimState.FORGOTTEN)
             self.forgotten.update({each: self.held.pop(each) for each in gone if each in self.held})
         else:
             self._let_go(gone, sent.end)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakehead.buffer.errors import Contended, QueueFull
+from lakehead.buffer.errors import Contended, Forgotten, QueueFull
 from lakehead.buffer.manifests import ManifestFile, Stored
 from lakehead.buffer.means import Means
 from lakehead.buffer.turns import Turns
@@ -55,10 +55,6 @@ class Group:
 
     conflicts: int = 0
     failures: list[Exception] = field(default_factory=list)
-
-
-class Forgotten(OutcomeUnknown):
-    """Nobody can tell any more whether an append has landed."""
 
 
 class Producer:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lakehead.buffer.acknowledging import Acknowledging
-from lakehead.buffer.claims import Claim, ClaimState
+from lakehead.buffer.claims import Claim, ClaimState, check_not_forgotten
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.config import CollectorConfig
 from lakehead.buffer.consumer import CLAIMS, Consumer, Mode
@@ -267,6 +267,7 @@ class Reader:
 def still_held(claims: Collection[Claim]) -> dict[str, None]:
     """The locations of those that are not acknowledged yet. Raises `Refused` for one that was released."""
     for claim in claims:
+        check_not_forgotten(claim)
         if claim.state is ClaimState.RELEASED:
             raise Refused(
                 f"{claim.location} was released, so it cannot be acknowledged: it is handed out again. "

@@ -5,10 +5,10 @@ import pytest
 from lakehead.buffer.claims import ClaimState
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import CLAIMS, Consumer, Mode
-from lakehead.buffer.errors import Fenced
+from lakehead.buffer.errors import Fenced, Forgotten
 from lakehead.buffer.layout import object_key
 from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.reader import Reader
+from lakehead.buffer.reader import Reader, still_held
 from lakehead.errors import OutcomeUnknown
 from lakehead.wire.batch import encode_json
 from lakehead.wire.queue_manifests import ProducerManifest
@@ -38,7 +38,7 @@ async def others_acknowledge(scene: Scene, count: int, *, most: int = 2) -> None
 
 
 @pytest.mark.parametrize("cleaned_up", [False, True])
-def test_an_ack_that_landed_and_was_forgotten_is_found_out(cleaned_up: bool) -> None:  # noqa: FBT001 - a parameter
+def test_who_acknowledged_is_unknown_for_good_once_it_is_forgotten(cleaned_up: bool) -> None:  # noqa: FBT001 - a parameter
     async def story(scene: Scene) -> None:
         await scene.fill(*"abcd")
         ours = consumer(scene)
@@ -47,8 +47,11 @@ def test_an_ack_that_landed_and_was_forgotten_is_found_out(cleaned_up: bool) -> 
         await others_acknowledge(scene, 2)
         if cleaned_up:
             await CleanUp(files=PairFiles.of(PAIR, scene.means()), means=scene.means(), backoff=CLAIMS).run()
-        await ours.ack([first])
-        assert claim.state is ClaimState.ACKNOWLEDGED
+        with pytest.raises(Forgotten, match="Do not repeat it"):
+            await ours.ack([first])
+        assert claim.state is ClaimState.FORGOTTEN
+        with pytest.raises(Forgotten, match="Do not repeat it"):
+            still_held([claim])  # as a reader asks before it acknowledges again
         await ours.heartbeat()
         await ours.ack([second])
         assert second in (await scene.consumer()).done
