@@ -26,6 +26,9 @@ class Acknowledging:
         self._set_aside: dict[str, bool] = {}
         """What was set aside and is not acknowledged yet, and whether because it could not be read."""
         self._asking: list[asyncio.Future[None]] = []
+        """Who waits for the next write."""
+        self._answering: list[asyncio.Future[None]] = []
+        """Who waits for the write that is under way."""
         self._writer: asyncio.Task[None] | None = None
         self._clean_up_again: tuple[int, float] | None = None
         """After a clean-up that failed: at how many done locations, or when, the next one is tried."""
@@ -85,13 +88,15 @@ class Acknowledging:
     def _start(self) -> None:
         if self._writer is None:
             self._writer = asyncio.create_task(self._acknowledge())
+            self._writer.add_done_callback(self._written)
 
     async def _acknowledge(self) -> None:
         """Write what can be acknowledged now, until nothing more can."""
         asking: list[asyncio.Future[None]] = []
         try:
             while some := self._ripe():
-                asking, self._asking = self._asking, []
+                self._answering = asking = self._asking
+                self._asking = []
                 waiting = await self._consumer.ack(some, self._set_aside)
                 for location in some:
                     self._requested.pop(location, None)
@@ -99,14 +104,28 @@ class Acknowledging:
                 if waiting >= self._threshold:
                     await self._clean_up_now(waiting)
                 _tell(asking, None)
-            _tell(self._asking, None)
+            asking, self._asking = self._asking, []
+            _tell(asking, None)
         except LakeheadError as error:
             self._requested.clear()
-            _tell([*asking, *self._asking], error)
-        finally:
-            _tell([*asking, *self._asking], OutcomeUnknown("The acknowledgement was interrupted. Repeat it."))
+            asking, self._asking = [*asking, *self._asking], []
+            _tell(asking, error)
+
+    def _written(self, writer: "asyncio.Task[None]") -> None:
+        """Go on with what came at the last moment; if the task was cut off, tell everybody who waits for an answer.
+
+        Not at the end of the task itself: one that is cancelled before it began runs not even its `finally`.
+        """
+        self._writer = None
+        if writer.cancelled() or writer.exception() is not None:
+            asking = [*self._answering, *self._asking]
             self._asking = []
-            self._writer = None
+            self._requested.clear()
+            why = "was cancelled" if writer.cancelled() else f"failed in an unforeseen way ({writer.exception()!r})"
+            _tell(asking, OutcomeUnknown(f"The acknowledgement {why}. Repeat it."))
+        elif self._asking:
+            self._start()
+        self._answering = []
 
     def _ripe(self) -> Sequence[str]:
         ripe = []

@@ -221,7 +221,7 @@ class Collector:
         raise Refused(f"{location} is not held by this collector. `held` has what is.")
 
     def _start_beating(self) -> None:
-        if self._beating is None:
+        if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(_beat(weakref.ref(self), self._means, self._config.heartbeat_seconds))
 
     async def _heartbeat_of(self, reader: Reader) -> None:

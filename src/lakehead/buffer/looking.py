@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from lakehead.buffer.reader import Opened, Reader
 from lakehead.clock import Clock
@@ -34,7 +35,7 @@ class Readers:
         self._begun = 0
         """How many looks were begun."""
         self._looks: dict[Reader, asyncio.Task[None]] = {}
-        self._failed: dict[Reader, Exception] = {}
+        self._failed: dict[Reader, BaseException] = {}
         """What looks have raised, for the next call."""
         self._empty: dict[Reader, EmptyLook] = {}
         """Partitions that had nothing when they were last looked at."""
@@ -106,21 +107,23 @@ class Readers:
             if reader not in self._looks:
                 self._begun += 1
                 self._looked_at.add(reader)
-                self._looks[reader] = asyncio.create_task(self._look(reader, self._begun))
+                self._looks[reader] = look = asyncio.create_task(self._look(reader, self._begun))
+                # Not in a `finally`: a task that is cancelled before it began runs none.
+                look.add_done_callback(partial(self._looked, reader))
 
     async def _look(self, reader: Reader, number: int) -> None:
-        try:
-            async with self._at_once:
-                found = await reader.look()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next call raises it
+        async with self._at_once:
+            found = await reader.look()
+        self._empty.pop(reader, None)
+        if not found:
+            self._empty[reader] = EmptyLook(number, self._clock.monotonic())
+        self._read_all_of(reader)
+
+    def _looked(self, reader: Reader, look: "asyncio.Task[None]") -> None:
+        """Keep what a look raised for the next call. One that somebody cancelled says nothing."""
+        del self._looks[reader]
+        if not look.cancelled() and (error := look.exception()) is not None:
             self._failed[reader] = error
-        else:
-            self._empty.pop(reader, None)
-            if not found:
-                self._empty[reader] = EmptyLook(number, self._clock.monotonic())
-            self._read_all_of(reader)
-        finally:
-            del self._looks[reader]
 
     def _read_all_of(self, reader: Reader) -> None:
         """Read all partitions that the queue has: how many there are stands in what a reader last saw."""

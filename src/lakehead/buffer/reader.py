@@ -18,7 +18,7 @@ from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.buffer.read_ahead import Ahead, ReadAhead
 from lakehead.buffer.warn import logger
-from lakehead.errors import LakeheadError
+from lakehead.errors import LakeheadError, Unavailable
 from lakehead.storage.keys import InvalidKey
 from lakehead.storage.port import Object
 from lakehead.wire.batch import KeyValueEntry, Limits
@@ -163,7 +163,8 @@ class Reader:
         self._closed = True
         async with self._turn:
             # Waited for, not cancelled: a request that is cut off goes on, and may outlive the process's event loop.
-            await asyncio.gather(*(each.fetching for each in self._ahead if each.fetching is not None))
+            if fetching := [each.fetching for each in self._ahead if each.fetching is not None]:
+                await asyncio.wait(fetching)
             await self._acknowledging.wait()
             try:
                 await self.consumer.leave()
@@ -214,6 +215,9 @@ class Reader:
         """The batch, read and decoded, unless it is set aside."""
         fetching = self._read_ahead.fetch_now(ahead)
         await asyncio.wait([fetching])
+        if fetching.cancelled():
+            ahead.fetching = None  # the next call tries again
+            raise Unavailable(f"Reading {ahead.claim.location} was cancelled. Try again.")
         match fetching.result():
             case Object(_, body):
                 try:
