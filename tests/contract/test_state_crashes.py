@@ -123,11 +123,14 @@ def test_a_deadlock_is_tried_again_and_both_get_through(state: State, table: str
     for kind in ("a", "b"):
         state.leases.take(kind, "nobody", NOON, table=table)
     meeting = threading.Barrier(2, timeout=60)
+    through = {kind: threading.Event() for kind in ("a", "b")}
     calls: list[str] = []
 
     def crossing(first: str, second: str) -> None:
         def work(connection: Connection) -> None:
             calls.append(first)
+            if len(calls) > 2:  # else it may come before the other, which has not woken up yet, and they meet again
+                assert through[second].wait(60)
             here = leases.c.table_uuid == table
             connection.execute(update(leases).where(here, leases.c.kind == first).values(owner=first))
             if len(calls) <= 2:
@@ -135,6 +138,7 @@ def test_a_deadlock_is_tried_again_and_both_get_through(state: State, table: str
             connection.execute(update(leases).where(here, leases.c.kind == second).values(owner=first))
 
         state.database.write(work)
+        through[first].set()
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(crossing, "a", "b"), pool.submit(crossing, "b", "a")]:
