@@ -1,7 +1,6 @@
 """A queue whose number of partitions changes, again and again, while ingestors for the old and the new number write."""
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,15 +23,15 @@ from tests.faults.store import Fault, Faults
 from tests.sim.buffer_model import MANIFEST, WatchedStore
 from tests.sim.buffer_pipelines import WHERE, Pipeline, read_all, tell
 from tests.sim.buffer_scene import LATEST_WRITE, QUICK, Scene, Variant, come_to_rest, orphans
-from tests.sim.buffer_troubles import Trouble, collect_orphans, crash, pause
+from tests.sim.buffer_troubles import Trouble, collect_orphans, crash
 from tests.sim.world import Scenario, Violation, World
 
 MOST = 4
-CALLS = 3
+CALLS = 2
 KEYS = (b"a", b"b", b"c", b"g")
 """With two, three and four partitions they go to different ones."""
 
-SLOW = 40
+SLOW = 80
 """How much longer every request of some ingestors takes: a queue may change several times while they store a batch."""
 
 MILD = Faults(dict.fromkeys(Fault, 0.008))
@@ -43,8 +42,6 @@ class Partitioned(Pipeline):
     """A queue of several pairs, written by ingestors that are made for some number of them."""
 
     repartition: type[Repartition] = Repartition
-    changes: int = 0
-    """How many changes of the number were begun."""
 
     @property
     def partitions(self) -> int:
@@ -61,10 +58,10 @@ class Partitioned(Pipeline):
 async def ingest_into_partitions(name: str, scene: Partitioned) -> None:
     """Ingest with one ingestor after the other: each is made for a number that is, was, or may come to be."""
     world = scene.world
-    means = scene.means(slowness=world.random.choice([1, 1, SLOW]))
+    means = scene.means(slowness=world.random.choice([1, SLOW]))
     left = CALLS
     while left:
-        partitions = world.random.choice([scene.partitions, scene.partitions, world.random.randint(1, MOST)])
+        partitions = world.random.choice([scene.partitions, scene.partitions, MOST, world.random.randint(1, MOST)])
         config = ingestor_config(partitions)
         ingestor = Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random)
         world.note(f"ingests into {partitions} partitions")
@@ -112,21 +109,46 @@ async def drain_all(scene: Partitioned) -> None:
 
 
 async def change_partitions(scene: Scene) -> None:
-    """Somebody changes the number of partitions, and perhaps somebody else at the same time; either may crash."""
+    """Somebody changes the number of partitions, and may crash in the middle of it."""
     assert isinstance(scene, Partitioned)
     world = scene.world
-    for _ in range(world.random.choice([1, 1, 2])):
-        scene.changes += 1
-        process = scene.process("operator")
-        process.spawn(repartition(scene, scene.means(), world.random.randint(1, MOST)))
-        if world.random.random() < 0.3:
-            await world.clock.sleep(world.random.uniform(0, 2))
-            process.crash()
+    process = scene.process("operator")
+    process.spawn(repartition(scene, scene.means(), world.random.randint(1, MOST)))
+    if world.random.random() < 0.2:
+        await world.clock.sleep(world.random.uniform(0, 2))
+        process.crash()
+
+
+async def change_twice(scene: Scene) -> None:
+    """Two change it at the same time."""
+    await change_partitions(scene)
+    await change_partitions(scene)
+
+
+async def shrink_and_grow_back(scene: Scene) -> None:
+    """Somebody takes partitions away, deletes orphans, and gives the queue its partitions back."""
+    assert isinstance(scene, Partitioned)
+    few = scene.world.random.randint(1, 2)
+
+    async def work() -> None:
+        means = scene.means()
+        await repartition(scene, means, few)
+        with scene.tried():
+            await orphans(scene.variant.orphans, means, grace=0.01).run()
+        await repartition(scene, means, MOST)
+
+    scene.process("operator").spawn(work())
+
+
+async def hold_up(scene: Scene) -> None:
+    """Somebody stands still for a while, and not long enough to be taken for gone."""
+    victim = scene.world.random.choice([*scene.producers, *scene.collectors])
+    victim.pause(scene.world.random.uniform(0.1, 10))
 
 
 async def repartition(scene: Partitioned, means: Means, partitions: int) -> None:
     """Try for a while: it is refused as long as something is left in the queue."""
-    for _ in range(6):
+    for _ in range(4):
         try:
             await scene.repartition(manifest_path=MANIFEST, means=means, backoff=QUICK).run(partitions)
         except (Refused, Unavailable):
@@ -184,10 +206,19 @@ class RepartitionWhenDrained(Repartition):
                 await pair.producer.write(seen, replace(seen.manifest, partitions=partitions, gc=seen.manifest.gc + 1))
 
 
-TROUBLES: tuple[Trouble, ...] = (change_partitions, change_partitions, collect_orphans, collect_orphans, pause, crash)
+TROUBLES: tuple[Trouble, ...] = (
+    change_partitions,
+    change_twice,
+    shrink_and_grow_back,
+    shrink_and_grow_back,
+    collect_orphans,
+    collect_orphans,
+    hold_up,
+    crash,
+)
 
 
-def partitions(kind: type[Repartition] = Repartition, *, troubles: Sequence[Trouble] = TROUBLES) -> Scenario:
+def partitions(kind: type[Repartition] = Repartition) -> Scenario:
     """Ingestors and collectors on a queue of 1 to 4 partitions, whose number changes meanwhile."""
 
     async def scenario(world: World) -> None:
@@ -196,11 +227,14 @@ def partitions(kind: type[Repartition] = Repartition, *, troubles: Sequence[Trou
         scene = Partitioned(world, Variant(), mode, shared, MILD, repartition=kind)
         scene.start_collector()
         scene.start_producer()
-        for _ in range(world.random.randrange(3, 8)):
+        if world.random.random() < 0.4:  # while nobody has said yet how many partitions there are
+            await world.clock.sleep(world.random.uniform(0, 8))
+            await collect_orphans(scene, slowness=SLOW)
+        for _ in range(world.random.randrange(2, 6)):
             await world.clock.sleep(world.random.expovariate(1))
             if world.random.random() < 0.4:
                 scene.start_producer()
-            await world.random.choice(troubles)(scene)
+            await world.random.choice(TROUBLES)(scene)
         await come_to_rest(scene)
 
     return scenario

@@ -161,7 +161,4 @@ async def read_all(scene: Scene, means: Means, *, manifest_path: str = MANIFEST)
         await means.clock.sleep(7_300)  # whoever wrote a time that lies in the future is given up now
 
 
-PIPELINES: dict[str, Scenario] = {
-    "buffer_pipeline_ordered": buffer(Variant(), Mode.ORDERED, *ALL, kind=Pipeline),
-    "buffer_pipeline_competing": buffer(Variant(), Mode.COMPETING, *ALL, kind=Pipeline),
-}
+PIPELINES: dict[str, Scenario] = {"buffer_pipeline": buffer(Variant(), None, *ALL, kind=Pipeline)}

@@ -36,11 +36,11 @@ async def set_a_clock(scene: Scene) -> None:
     )
 
 
-async def collect_orphans(scene: Scene) -> None:
-    """Orphan GC with hardly any grace, by a process that may crash in the middle of it."""
+async def collect_orphans(scene: Scene, *, slowness: float | None = None) -> None:
+    """Orphan GC with hardly any grace, by a process that may be slow, and may crash in the middle of it."""
     world = scene.world
     process = world.process("gc")
-    means = scene.means()
+    means = scene.means(slowness=slowness or world.random.choice([1, 1, 40]))
     manifest_path = world.random.choice(list(scene.shared.queues))
 
     async def work() -> None:

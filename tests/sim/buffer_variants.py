@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import Consumer
@@ -157,8 +157,12 @@ class RaisesNumberBeforeListing(OrphanCollector):
 class AcknowledgesInAnyOrder(Consumer):
     """Broken on purpose: reads in order, and marks as done whatever it is told to."""
 
-    def _to_acknowledge(self, locations: Sequence[str]) -> list[str]:
-        return [location for location in self.held if location in locations]
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._holdings.to_acknowledge = self._whatever_is_wanted  # type: ignore[method-assign]  # the rule left out
+
+    def _whatever_is_wanted(self, wanted: Collection[str]) -> Sequence[str] | None:
+        return [location for location in self.held if location in wanted] or None
 
 
 class KeepsStaleClaims(Consumer):

@@ -14,7 +14,7 @@ from zlib import crc32
 from lakehead.ids import SeededIds
 from lakehead.storage.memory import MemoryStore
 from tests.faults.store import Faults, FaultStore
-from tests.sim.loop import OWNER, Handle, SimulatedLoop
+from tests.sim.loop import OWNER, Handle, SimulatedLoop, Unseen
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ def simulate(scenario: Scenario, seed: int) -> Report:
     try:
         world.loop.simulate(scenario(world))
     except Exception as error:  # noqa: BLE001 - whatever was raised is the finding
-        failure = error
+        failure = world.failure if isinstance(error, Unseen) and world.failure is not None else error
     finally:
         LOG.setLevel(level)
     return Report(seed, world.loop.trace_hash(), world.loop.steps, world.loop.time(), world.story, failure)

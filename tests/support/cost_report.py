@@ -22,14 +22,14 @@ FEW_SECONDS = 60
 BUDGETS: dict[str, int] = {
     "unit": 100,
     "contract": 180,
-    "sim": 160,
+    "sim": 240,
     "integration": 900,
     "chaos": 260,
     # Part of the folders' seconds:
     Mechanism.JVM: 60,
     Mechanism.SERVER: 50,
     Mechanism.COMMAND: 40,
-    Mechanism.SEEDS: 150,
+    Mechanism.SEEDS: 230,
 }
 """Seconds that `make test` may spend, added over its processes."""
 
