@@ -8,7 +8,7 @@ from datetime import timedelta
 from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.consumer import Mode
-from lakehead.buffer.errors import Fenced
+from lakehead.buffer.errors import Fenced, Refused
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.means import Means
 from lakehead.buffer.watcher import Durable, WriteWatcher
@@ -136,16 +136,42 @@ async def collect_until_fenced(collector: Collector, scene: Scene) -> None:
                 raise Violation(f"{batch.location} is not what was stored")
             held.append(batch)
             idle = 0.3
+        if held and world.random.random() < 0.1:
+            held = await release(collector, held, scene)
         if held and (batch is None or world.random.random() < 0.6):
             some = held if scene.mode is Mode.ORDERED else world.random.sample(held, len(held))
-            with suppress(Unavailable, OutcomeUnknown):
-                await collector.ack(*some)
-                for each in some:
-                    scene.shared.acknowledge([each.location], each.collector)
-                held = []
+            try:
+                with suppress(Unavailable, OutcomeUnknown):
+                    await collector.ack(*some)
+                    for each in some:
+                        scene.shared.acknowledge([each.location], each.collector)
+                    held = []
+            except Refused:
+                held = []  # a release that was in doubt has landed; what is still ours goes back when it is closed
+                return
         if batch is None:
             idle = min(10.0, idle * 4)
             await world.clock.sleep(world.random.uniform(0, idle))
+
+
+async def release(collector: Collector, held: list[CollectedBatch], scene: Scene) -> list[CollectedBatch]:
+    """Give one batch back, and in ordered mode all behind it in its partition; what is left."""
+    number = scene.world.random.randrange(len(held))
+    chosen = held[number]
+    behind = [each for each in held[number:] if each.partition == chosen.partition]
+    gone = behind if scene.mode is Mode.ORDERED else [chosen]
+    scene.world.note(f"releases {scene.shared.name(chosen.location)}")
+    try:
+        await collector.release(chosen)
+    except (Unavailable, OutcomeUnknown):
+        return held  # it may be released, or be released yet, and then a refusal tells
+    for each in gone:
+        try:
+            await collector.ack(each)
+        except Refused:
+            continue
+        raise Violation(f"{scene.shared.name(each.location)} was released, and then acknowledged")
+    return [each for each in held if each not in gone]
 
 
 async def read_all(scene: Scene, means: Means, *, manifest_path: str = MANIFEST) -> None:
