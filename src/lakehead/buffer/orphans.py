@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lakehead.buffer.errors import Contended
-from lakehead.buffer.layout import is_batch
+from lakehead.buffer.layout import is_batch, owner_key
 from lakehead.buffer.manifests import ManifestFile, PairFiles, all_pairs
 from lakehead.buffer.means import Means
 from lakehead.buffer.ownership import PrefixOwner
@@ -42,7 +42,7 @@ class OrphanCollector:
             return []
         # Now, not before: whoever stored what is listed has its partition among these, or stores it again.
         files = await all_pairs(self.manifest_path, self.means)
-        await self.check_ours(files, dry_run=dry_run)
+        await self.check_ours(files)
         pending: set[str] = set()
         for file in (pair.producer for pair in files):
             pending.update((await file.read()).manifest.pending if dry_run else await self.raise_number(file))
@@ -63,7 +63,7 @@ class OrphanCollector:
             if is_batch(each.key, self.data_path_prefix)
         ]
 
-    async def check_ours(self, files: Sequence[PairFiles], *, dry_run: bool) -> None:
+    async def check_ours(self, files: Sequence[PairFiles]) -> None:
         """Raise `Misconfigured` or `Unavailable` unless these are the batches' manifests: others do not know them."""
         # Of the first pair what we took the number of pairs from: while it does not tell it, there may be more.
         first = files[0].producer.latest or await files[0].producer.read()
@@ -79,9 +79,14 @@ class OrphanCollector:
                 f"There is no manifest {self.manifest_path} that names the batches below {self.data_path_prefix!r} as "
                 "its own. Nothing was deleted; check its path."
             )
+        # Never made here: who asks first gets a prefix, and what is below it may be another queue's.
         owner = PrefixOwner(self.data_path_prefix, self.manifest_path, self.means)
-        if not dry_run or await owner.stored() is not None:
-            await owner.check()
+        if await owner.stored() is None:
+            raise Unavailable(
+                f"{owner_key(self.data_path_prefix)} is not there, which says whose batches these are. Nothing was "
+                "deleted; let an ingestor of the queue store something, which makes it, and try again."
+            )
+        await owner.check()
 
     async def raise_number(self, file: ManifestFile[ProducerManifest]) -> Sequence[str]:
         """Raise one pair's `gc` number; what was pending when it was raised."""

@@ -13,6 +13,7 @@ from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.ownership import PrefixOwner
 from lakehead.buffer.watcher import Durable
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.queue_manifests import ProducerManifest
 from tests.unit.buffer.scene import LOST, MANIFEST, Scene, batches, entries, play
@@ -95,14 +96,21 @@ def test_a_collector_of_a_queue_hands_out_nothing_below_another_queues_prefix() 
     play(story)
 
 
-def test_a_dry_run_of_orphan_gc_takes_no_prefix() -> None:
+def test_orphan_gc_takes_no_prefix_that_nobody_has() -> None:
+    """Such as one of two queues that are older than owners, or a partition that was taken for a queue."""
+
     async def story(scene: Scene) -> None:
-        await scene.fill("live")
+        async with scene.ingestor(partitions=4) as ingestor:
+            await ingestor.ingest([KeyValueEntry(str(key).encode(), b"") for key in range(20)])
+        before = set(await scene.keys())
         await scene.store.inner.delete(OWNER)
-        await orphans(scene, MANIFEST).run(dry_run=True)
-        assert OWNER not in await scene.keys()
-        await orphans(scene, MANIFEST).run()
-        assert OWNER in await scene.keys()
+        for manifest in (MANIFEST, Pair.of(MANIFEST, 1).producer):
+            for dry_run in (True, False):
+                with pytest.raises(Unavailable, match="is not there, which says whose batches these are"):
+                    await orphans(scene, manifest).run(dry_run=dry_run)
+        assert set(await scene.keys()) == before - {OWNER}
+        await scene.fill("makes it", partitions=4)
+        assert await orphans(scene, MANIFEST).run() == []
 
     play(story)
 
