@@ -73,7 +73,8 @@ class Repartition:
         Returns what the manifest was before. A pair that an earlier change has sealed is sealed again, under the new
         number, so that the earlier one cannot open it any more.
         """
-        before: ProducerManifest | None = None
+        before: ProducerManifest | None = None  # what a try of ours without an answer was to take the place of
+        number = 0
         for pause in self.backoff.pauses(self.means.random):
             if pause:
                 await self.means.clock.sleep(pause)
@@ -81,18 +82,23 @@ class Repartition:
             done = set((await pair.consumer.read()).manifest.done)
             seen = await pair.producer.read()
             now = seen.manifest
-            if change is not None and before is not None and now.partitions_version == change:
-                return before  # a write of ours that was left without an answer
+            if before is not None and now.partitions_version == number:
+                if change is not None:
+                    return before
+                # Perhaps another change has drawn the same number; under a new one it is surely ours to undo.
+                now = replace(now, sealed=before.sealed)
             self._check_not_overtaken(pair, now, change)
             if left := set(now.pending) - done:
                 raise Refused(
                     f"{len(left)} locations of {pair.producer.key} are not acknowledged yet. Stop the ingestors, let "
                     "collectors finish, and try again."
                 )
-            before = now
             number = now.partitions_version + 1 if change is None else change
-            if await self._written(pair, seen, replace(now, sealed=True, partitions_version=number)):
+            written = await self._written(pair, seen, replace(now, sealed=True, partitions_version=number))
+            if written:
                 return now
+            if written is None:
+                before = now
         raise Contended(f"{pair.producer.key} could not be sealed: others write it all the time.")
 
     async def _replace(self, pair: PairFiles, change: int, *, sealed: bool, partitions: int | None = None) -> None:
@@ -119,8 +125,9 @@ class Repartition:
                 f"{pair.producer.key} is theirs now. See what they made of it, and try again if that is not it."
             )
 
-    async def _written(self, pair: PairFiles, seen: Stored[ProducerManifest], manifest: ProducerManifest) -> bool:
+    async def _written(self, pair: PairFiles, seen: Stored[ProducerManifest], manifest: ProducerManifest) -> bool | None:
+        """Whether the manifest was written, under the next `gc` number; None if nobody can tell: the next read does."""
         try:
             return await pair.producer.write(seen, replace(manifest, gc=manifest.gc + 1))
         except OutcomeUnknown:
-            return False  # the next read tells
+            return None

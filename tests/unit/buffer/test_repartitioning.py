@@ -16,7 +16,7 @@ from lakehead.buffer.orphans import OrphanCollector
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.wire.batch import KeyValueEntry
-from tests.unit.buffer.scene import PAIR, Call, GateStore, Scene, batches, play
+from tests.unit.buffer.scene import LOST, PAIR, Call, GateStore, Scene, batches, play, writes
 from tests.unit.buffer.test_partitions import KEYS, by_key, ingest, repartition
 
 LAST = Pair.of(PAIR.producer, 3)
@@ -208,6 +208,22 @@ def test_a_change_that_is_refused_leaves_every_pair_open() -> None:
             await repartition(scene).run(2)
         for number in range(4):
             assert not (await scene.producer(Pair.of(PAIR.producer, number).producer)).sealed
+
+    play(story)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("number", range(3))
+def test_a_change_that_is_refused_after_a_lost_answer_leaves_every_pair_open(number: int, applied: bool) -> None:  # noqa: FBT001 - a parameter
+    async def story(scene: Scene) -> None:
+        async with scene.ingestor(partitions=4) as ingestor:
+            await ingestor.ingest([KeyValueEntry(KEY_OF_LAST, b"1")])
+        in_doubt = writes(Pair.of(PAIR.producer, number).producer)
+        scene.store.break_(in_doubt, LOST, times=2, applied=applied)
+        with pytest.raises(Refused, match="not acknowledged"):
+            await repartition(scene).run(2)
+        for each in range(4):
+            assert not (await scene.producer(Pair.of(PAIR.producer, each).producer)).sealed
 
     play(story)
 
