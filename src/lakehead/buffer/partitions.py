@@ -125,7 +125,9 @@ class Repartition:
                 f"{pair.producer.key} is theirs now. See what they made of it, and try again if that is not it."
             )
 
-    async def _written(self, pair: PairFiles, seen: Stored[ProducerManifest], manifest: ProducerManifest) -> bool | None:
+    async def _written(
+        self, pair: PairFiles, seen: Stored[ProducerManifest], manifest: ProducerManifest
+    ) -> bool | None:
         """Whether the manifest was written, under the next `gc` number; None if nobody can tell: the next read does."""
         try:
             return await pair.producer.write(seen, replace(manifest, gc=manifest.gc + 1))

@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,63 @@ def test_a_watcher_tells_of_a_failure_to_whoever_waits(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="ingest"):
         watcher.wait_durable()
     filling.close()
+
+
+def test_closing_ends_the_calls_of_other_threads(where: ObjectStoreConfig) -> None:
+    for _ in range(10):
+        filling = ingestor(where, flush_interval=timedelta(milliseconds=1))
+        reading = collector(where)
+        reading.next_batch()
+        seen: list[str] = []
+
+        def flush_all_along(filling: BlockingIngestor = filling) -> None:
+            with suppress(Refused):
+                while True:
+                    filling.ingest(entries("a"))
+                    filling.flush()
+
+        def read_all(reading: BlockingCollector = reading, seen: list[str] = seen) -> None:
+            seen += [batch.location for batch in reading]
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (flush_all_along, flush_all_along, read_all)]
+        for thread in threads:
+            thread.start()
+        closing = [threading.Thread(target=each.close, daemon=True) for each in (filling, filling, reading, reading)]
+        for thread in closing:
+            thread.start()
+        for thread in (*closing, *threads):
+            thread.join(timeout=60)
+            assert not thread.is_alive(), "it waits for ever"
+
+
+def test_one_that_nobody_holds_any_more_is_closed(where: ObjectStoreConfig) -> None:
+    watcher = ingestor(where, flush_interval=timedelta(milliseconds=300)).ingest(entries("a"))
+    watcher.wait_durable()
+    del watcher
+    ingestor(where, flush_interval=timedelta(hours=1)).ingest(entries("b"))
+    abandoned = collector(where)
+    assert abandoned.next_batch(timeout=60) is not None
+    del abandoned
+    threads = [thread for thread in threading.enumerate() if thread.name in loop_threads()]
+    for thread in threads:
+        thread.join(timeout=60)
+    with collector(where) as reading:
+        found = [reading.next_batch(timeout=60), reading.next_batch(timeout=60)]
+    assert [entry.value for batch in found if batch for entry in batch.entries] == [b"a", b"b"]
+
+
+def leave_in_the_child(filling: BlockingIngestor, told: "multiprocessing.Queue[str]") -> None:
+    filling.close()
+    told.put("closed")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is what is shown
+def test_a_child_that_leaves_the_block_of_its_parent_has_nothing_to_close(where: ObjectStoreConfig) -> None:
+    forking = multiprocessing.get_context("fork")
+    told: Any = forking.Queue()
+    with ingestor(where) as filling:
+        filling.ingest(entries("parent")).wait_durable()
+        child = forking.Process(target=leave_in_the_child, args=(filling, told))
+        child.start()
+        assert told.get(timeout=60) == "closed"
+        child.join()
