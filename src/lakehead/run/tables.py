@@ -42,7 +42,10 @@ def age(said: str) -> timedelta:
     found = _AGE.fullmatch(said.strip())
     if found is None:
         raise typer.BadParameter("write a number and s, m, h or d, such as 12h or 3d")
-    return timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+    try:
+        return timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+    except (OverflowError, ValueError):
+        raise typer.BadParameter("that is longer than any age; write a smaller number, such as 12h or 3d") from None
 
 
 TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="The table: namespace.table")]
