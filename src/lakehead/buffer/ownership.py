@@ -42,6 +42,11 @@ class PrefixOwner:
                 self._check_ours(await self.stored() or await self._created())
                 self._is_ours = True
 
+    async def check_stored(self) -> None:
+        """Return if the prefix is the queue's, or nobody's yet. Writes nothing, and raises what `check` does."""
+        if (owner := await self.stored()) is not None:
+            self._check_ours(owner)
+
     async def stored(self) -> Owner | None:
         """Whose the prefix is, or None if it is nobody's yet. Writes nothing."""
         key = owner_key(self._prefix)
@@ -72,5 +77,6 @@ class PrefixOwner:
         if owner.manifest_path != self._manifest_path:
             raise Misconfigured(
                 f"The batches below {self._prefix!r} are those of the queue {owner.manifest_path!r}, not of "
-                f"{self._manifest_path!r}: {owner_key(self._prefix)} says so. Choose another data_path_prefix."
+                f"{self._manifest_path!r}: {owner_key(self._prefix)} says so. Choose another data_path_prefix, or name "
+                "that queue's manifest."
             )

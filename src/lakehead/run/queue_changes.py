@@ -14,7 +14,7 @@ from lakehead.buffer.partitions import Repartition
 from lakehead.buffer.producer import APPENDS
 from lakehead.buffer.purge import Purge
 from lakehead.errors import Misconfigured
-from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, means_of, readable
+from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, means_of, own_root, readable
 from lakehead.run.queue_tables import printable, say_json
 from lakehead.run.tables import DryRun, age
 
@@ -98,13 +98,13 @@ def purge(
 
 async def _repartition(partitions: int, manifest: str, means: Means) -> int:
     """Change the number of partitions; what it was."""
-    was = readable((await look(manifest, means))[0]).partitions or 1
+    was = (await own_root(manifest, means)).partitions or 1
     await Repartition(manifest_path=manifest, means=means).run(partitions)
     return was
 
 
 async def _purge(emptying: Purge, *, dry_run: bool) -> int:
-    readable((await look(emptying.manifest_path, emptying.means))[0])
+    await own_root(emptying.manifest_path, emptying.means)
     return await emptying.run(dry_run=dry_run)
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 from lakehead.buffer.config import ObjectStoreConfig
-from lakehead.buffer.inspection import Partition
+from lakehead.buffer.inspection import Partition, look
 from lakehead.buffer.means import Means
+from lakehead.buffer.ownership import PrefixOwner
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError
 from lakehead.run.environment import store_settings
@@ -32,6 +33,19 @@ def readable(partition: Partition) -> ProducerManifest:
     if partition.producer is None:
         raise Unreadable(partition.unreadable[partition.pair.producer])
     return partition.producer
+
+
+async def own_root(manifest: str, means: Means, *, data_path_prefix: str | None = None) -> ProducerManifest:
+    """The producer manifest of a queue's first partition, for whoever is going to change the queue.
+
+    Raises `Misconfigured` where there is no queue, or where its batches, which lie below `data_path_prefix` if the
+    manifest does not say where, are those of another queue: it may be a partition, taken for a queue.
+    """
+    root = readable((await look(manifest, means))[0])
+    prefix = data_path_prefix if root.data_path_prefix is None else root.data_path_prefix
+    if prefix is not None:
+        await PrefixOwner(prefix, manifest, means).check_stored()
+    return root
 
 
 def means_of(url: str) -> Means:

@@ -8,13 +8,13 @@ import msgspec
 import typer
 
 from lakehead.buffer.inspection import Notes, look, notes
-from lakehead.buffer.layout import object_key
+from lakehead.buffer.layout import Pair, object_key
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.means import Means
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.errors import Misconfigured
-from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, fail, means_of, readable
+from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, fail, means_of, own_root
 from lakehead.run.queue_tables import moment, printable, say_json, say_table
 
 quarantine = typer.Typer(no_args_is_help=True, help="Look after batches that could not be read.")
@@ -85,15 +85,15 @@ def replay(
 async def _replay(
     chosen: Sequence[str], manifest: str, data_prefix: str | None, means: Means, queued: dict[str, str]
 ) -> None:
-    root = (await look(manifest, means))[0]
-    told = readable(root).data_path_prefix
+    root = await own_root(manifest, means, data_path_prefix=data_prefix)
+    told = root.data_path_prefix
     if told is None and data_prefix is None:
         raise Misconfigured(f"{manifest} does not say where the batches of its queue lie. Say it with --data-prefix.")
     producer = Producer(
-        PairFiles.of(root.pair, means).producer,
+        PairFiles.of(Pair.of(manifest), means).producer,
         means,
         data_path_prefix=data_prefix or told or "",
-        partitions=readable(root).partitions or 1,
+        partitions=root.partitions or 1,
     )
     for location in dict.fromkeys(chosen):
         queued[location] = await Quarantine(manifest, means).replay(location, producer)

@@ -48,7 +48,7 @@ def test_the_second_queue_below_a_prefix_is_refused_before_it_stores_anything() 
         assert isinstance(outcome, Misconfigured)
         assert str(outcome) == (
             f"The batches below 'ingest' are those of the queue {MANIFEST!r}, not of {OTHER!r}: {OWNER} says so. "
-            "Choose another data_path_prefix."
+            "Choose another data_path_prefix, or name that queue's manifest."
         )
         assert scene.store.count(batches) == stored
         assert await scene.keys("other") == []

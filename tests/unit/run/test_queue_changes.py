@@ -36,6 +36,19 @@ def test_a_queue_that_is_not_there_is_not_made(lake: Lake, command: tuple[str, .
     assert lake.everything() == {}
 
 
+@pytest.mark.parametrize("command", [("repartition", "3"), ("purge", "--yes"), ("purge", "--dry-run")])
+def test_a_partition_is_not_taken_for_a_queue(lake: Lake, command: tuple[str, ...]) -> None:
+    lake.ingest("one", "two", partitions=2)
+    lake.collect(everything)
+    before = lake.everything()
+
+    done = lake.queue(*command, "--manifest", "ingest/manifest.p1.json")
+
+    assert done.code == 2
+    assert f"are those of the queue {PRODUCER!r}, not of 'ingest/manifest.p1.json'" in done.err
+    assert lake.everything() == before
+
+
 @pytest.mark.parametrize("number", ["0", "-1", "5000", "many"])
 def test_a_number_of_partitions_that_no_queue_has_is_refused(lake: Lake, number: str) -> None:
     lake.ingest("one")

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from lakehead.wire.batch import Limits
 from tests.unit.run.queue_scene import CONSUMER, FIRST, PRODUCER, Lake, everything, set_aside
 
@@ -83,3 +85,16 @@ def test_replay_into_a_queue_of_others_needs_to_know_where_its_batches_lie(lake:
     assert refused.code == 2
     assert "--data-prefix" in refused.err
     assert (done.code, lake.read(PRODUCER)["data_path_prefix"]) == (0, "data")
+
+
+@pytest.mark.parametrize("prefix", ["//bad", "", "others"])
+def test_replay_puts_no_prefix_into_a_manifest_that_readers_would_refuse(lake: Lake, prefix: str) -> None:
+    lake.by_hand()
+    lake.write(CONSUMER, b"{}")
+    lake.write("others/_owner.json", {"manifest_path": "others/manifest.json"})
+    assert lake.collect(everything, limits=Limits(stored_bytes=1)) == []
+
+    refused = lake.queue("quarantine", "replay", FIRST, "--data-prefix", prefix)
+
+    assert refused.code == 2
+    assert "data_path_prefix" not in lake.read(PRODUCER)
