@@ -104,7 +104,7 @@ async def look(manifest_path: str, means: Means, *, search: bool = False) -> lis
     first = await _partition(manifest_path, 0, means)
     numbers = set(range(1, (first.producer.partitions or 1) if first.producer else 1))
     if search or first.producer is None:
-        numbers |= await _found(manifest_path, means)
+        numbers |= await partitions_found(manifest_path, means)
     others = await _side_by_side(lambda number: _partition(manifest_path, number, means), sorted(numbers))
     if not any(each.is_stored for each in (first, *others)):
         raise Misconfigured(
@@ -215,7 +215,7 @@ async def _read(file: ManifestFile[Manifest]) -> tuple[Stored[Manifest] | None, 
         return None, str(error)
 
 
-async def _found(manifest_path: str, means: Means) -> set[int]:
+async def partitions_found(manifest_path: str, means: Means) -> set[int]:
     """The numbers of the partitions whose producer manifest is in the store, without the first."""
     start = Pair.of(manifest_path, 1).producer[:-1]  # before all of them in the order of keys
     found = set()

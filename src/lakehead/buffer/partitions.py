@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from lakehead.buffer.config import MOST_PARTITIONS
 from lakehead.buffer.errors import Contended, Refused
+from lakehead.buffer.inspection import partitions_found
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles, Stored
 from lakehead.buffer.means import Means
@@ -61,7 +62,11 @@ class Repartition:
             change = change or was.partitions_version + 1
             if not was.sealed:
                 sealed.append(pair)
-            pairs += [self._pair(number) for number in range(len(pairs), was.partitions)]
+            # A first manifest that does not tell was never written by us, or by others since: what is there counts.
+            partitions = was.partitions
+            if pair is pairs[0] and not partitions:
+                partitions = 1 + max(await partitions_found(self.manifest_path, self.means), default=0)
+            pairs += [self._pair(number) for number in range(len(pairs), partitions)]
         return change, pairs
 
     def _pair(self, number: int) -> PairFiles:

@@ -212,6 +212,20 @@ def test_a_change_that_is_refused_leaves_every_pair_open() -> None:
     play(story)
 
 
+def test_a_change_sees_what_waits_in_pairs_of_which_the_first_manifest_does_not_tell_any_more() -> None:
+    """Somebody who does not know our keys has written it."""
+
+    async def story(scene: Scene) -> None:
+        async with scene.ingestor(partitions=4) as ingestor:
+            await ingestor.ingest([KeyValueEntry(KEY_OF_LAST, b"1")])
+        await scene.store.inner.put(PAIR.producer, b'{"pending": []}')
+        with pytest.raises(Refused, match="not acknowledged"):
+            await repartition(scene).run(2)
+        assert not (await scene.producer()).sealed
+
+    play(story)
+
+
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("number", range(3))
 def test_a_change_that_is_refused_after_a_lost_answer_leaves_every_pair_open(number: int, applied: bool) -> None:  # noqa: FBT001 - a parameter
