@@ -21,8 +21,8 @@ from lakehead.wire.queue_manifests import ConsumerManifest, ProducerManifest
 class AppendsAgain(Producer):
     """Broken on purpose: takes whatever is not a success for a conflict, and appends again."""
 
-    def _has_landed(self, group: Group, now: ProducerManifest) -> bool:
-        del group, now
+    def _has_landed(self, group: Group, seen: Stored[ProducerManifest]) -> bool:
+        del group, seen
         return False
 
 
@@ -194,8 +194,9 @@ class DropsProducersByAge(Producer):
 class DoubtsEveryConflict(Producer):
     """Broken on purpose: does not know what became of a write that was refused, once somebody was forgotten."""
 
-    def _has_landed(self, group: Group, now: ProducerManifest) -> bool:
-        landed = super()._has_landed(group, now)
-        if not landed and self._id not in now.producers and group.first and now.forgotten != group.first.forgotten:
+    def _has_landed(self, group: Group, seen: Stored[ProducerManifest]) -> bool:
+        landed = super()._has_landed(group, seen)
+        now, tried = seen.manifest, group.tried
+        if not landed and self._id not in now.producers and tried and now.forgotten != tried.manifest.forgotten:
             raise Forgotten("nobody can tell")
         return landed

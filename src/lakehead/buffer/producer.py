@@ -44,14 +44,11 @@ class Group:
 
     waiting: list[Waiting]
     number: int
-    first: ProducerManifest | None = None
-    """What the first try found."""
-
     tried: Stored[ProducerManifest] | None = None
     """What the last try was to take the place of."""
 
     doubt: Exception | None = None
-    """Why we do not know whether the last try has landed, or will yet."""
+    """Why we do not know whether a try has landed, or will yet. All tries in doubt were to replace what is `tried`."""
 
     conflicts: int = 0
     failures: list[Exception] = field(default_factory=list)
@@ -181,7 +178,7 @@ class Producer:
         while True:
             known = self.file.latest
             seen = await self._seen(group)
-            if group.tried is not None and self._has_landed(group, seen.manifest):
+            if self._has_landed(group, seen):
                 succeed(group.waiting)
                 return True
             pause = self._turns.before_write(self._id, seen.manifest)
@@ -200,7 +197,7 @@ class Producer:
         await self._guard(group, seen.manifest.gc)
         if not group.waiting:
             return True
-        group.first, group.tried = group.first or seen.manifest, seen
+        group.tried = seen
         with_ours = self._with(seen.manifest, group)
         began = self._means.clock.monotonic()
         try:
@@ -239,14 +236,17 @@ class Producer:
         self._gc = seen.manifest.gc
         return seen
 
-    def _has_landed(self, group: Group, now: ProducerManifest) -> bool:
+    def _has_landed(self, group: Group, seen: Stored[ProducerManifest]) -> bool:
         """Whether an earlier try at this group is in what is stored now. Raises `Forgotten` if nobody can tell."""
+        tried, now = group.tried, seen.manifest
+        if tried is None:
+            return False
         if self._id in now.producers:
             return now.producers[self._id] >= group.number
         if group.waiting[0].location in now.pending:
             return True  # somebody who does not know our keys has written the manifest since
-        if group.doubt is None or _would_remember(group.first or now, now):
-            return False  # a write that was refused did not land
+        if group.doubt is None or seen.at == tried.at or _would_remember(tried.manifest, now):
+            return False  # a write that was refused did not land, nor did any while what it replaces is there
         self._id, self._number = self._means.ids.uuid(), 0
         raise Forgotten(
             f"An append to {self.file.key} had no clear answer, and the manifest has forgotten this producer since: "
@@ -273,7 +273,11 @@ class Producer:
         seen = await root.read()
         if not seen.manifest.partitions and not seen.manifest.sealed:
             settled = replace(seen.manifest, partitions=self._partitions, data_path_prefix=self._prefix)
-            if not await root.write(seen, settled):
+            try:
+                written = await root.write(seen, settled)
+            except OutcomeUnknown as error:  # of this alone: whether or not it lands, nothing of ours is queued by it
+                raise Unavailable(f"{root.key} could not be written ({error}). Try again.") from error
+            if not written:
                 raise Unavailable(f"Somebody else has just written {root.key}. Try again.")
         else:
             await self._check_settings(seen.manifest)
@@ -327,17 +331,18 @@ class Producer:
         )
 
 
-def _would_remember(first: ProducerManifest, now: ProducerManifest) -> bool:
-    """Whether a producer that has written since `first` is surely still in `now`, so that one that is not has not.
+def _would_remember(tried: ProducerManifest, now: ProducerManifest) -> bool:
+    """Whether a producer that replaced `tried` is surely still in `now`, so that one that is not there did not.
 
-    A manifest drops its oldest producers first: while one stands there that has not written since `first`, nobody who
-    has was dropped. A version that went back tells nothing: somebody who does not know our keys wrote the manifest.
+    A manifest drops its oldest producers first: while one stands there that has not written since `tried`, nobody who
+    has was dropped. A version that did not grow, or a producer that is gone though none was dropped, tells nothing:
+    somebody who does not know our keys wrote the manifest.
     """
-    if now.version < first.version:
+    if now.version <= tried.version:
         return False
-    return now.forgotten == first.forgotten or any(
-        now.producers.get(name) == number for name, number in first.producers.items()
-    )
+    if now.forgotten == tried.forgotten:
+        return tried.producers.keys() <= now.producers.keys()
+    return any(now.producers.get(name) == number for name, number in tried.producers.items())
 
 
 def succeed(group: Sequence[Waiting]) -> None:

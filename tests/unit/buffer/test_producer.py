@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from lakehead.buffer.layout import Pair
 from lakehead.buffer.manifests import PairFiles
 from lakehead.buffer.producer import MOST_PRODUCERS, Producer
 from lakehead.buffer.watcher import Durable
-from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.errors import Unreadable
-from tests.unit.buffer.scene import LOST, PAIR, Call, Scene, entries, play, writes
+from tests.unit.buffer.scene import LOST, MANIFEST, PAIR, Call, Scene, entries, play, writes
 
 
 def producer(scene: Scene, *, most_producers: int = MOST_PRODUCERS, beside_the_gate: bool = False) -> Producer:
@@ -140,5 +142,69 @@ def test_a_batch_in_doubt_is_stored_again_only_once_its_earlier_try_can_no_longe
         assert isinstance(outcome := watcher.result(), Durable)
         assert outcome.locations[0] in (await scene.producer()).pending
         assert await scene.all_of(scene.collector()) == ["old", "ours"]
+
+    play(story)
+
+
+def test_an_append_in_doubt_is_tried_again_while_what_it_was_to_replace_is_still_there() -> None:
+    """However many others have written since an earlier try that was refused."""
+
+    async def story(scene: Scene) -> None:
+        for number in range(2):
+            await producer(scene, most_producers=2).append(f"old-{number}")
+        scene.store.hold(writes(PAIR.producer))
+        ours = asyncio.ensure_future(producer(scene, most_producers=2).append("ours"))
+        await scene.later(1)
+        for number in range(3):
+            await producer(scene, most_producers=2, beside_the_gate=True).append(f"other-{number}")
+        before = scene.store.count(writes(PAIR.producer))
+        scene.store.break_(
+            lambda call: writes(PAIR.producer)(call) and scene.store.count(writes(PAIR.producer)) == before + 1,
+            LOST,
+            times=1,
+        )
+        scene.store.release()
+        assert await ours == "ours"
+        assert (await scene.producer()).pending.count("ours") == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize(("earlier", "others"), [(0, 0), (2, 0), (2, 3)])
+def test_an_append_in_doubt_stays_in_doubt_when_our_keys_are_gone_from_the_manifest(earlier: int, others: int) -> None:
+    """Somebody who does not know our keys may have cleaned up what was appended; its versions begin at 0 again."""
+
+    async def story(scene: Scene) -> None:
+        for number in range(earlier):
+            await producer(scene).append(f"old-{number}")
+        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=True)
+        ours = asyncio.ensure_future(producer(scene).append("ours"))
+        while scene.store.count(writes(PAIR.producer)) != earlier + 1:
+            await scene.later(0)
+        scene.store.hold(reads)
+        await scene.later(1)
+        assert "ours" in (await scene.producer()).pending
+        await scene.store.inner.put(PAIR.producer, b'{"pending": []}')
+        for number in range(others):
+            await producer(scene, beside_the_gate=True).append(f"other-{number}")
+        scene.store.release()
+        with pytest.raises(OutcomeUnknown, match="Look before"):
+            await ours
+        assert "ours" not in (await scene.producer()).pending
+
+    play(story)
+
+
+def test_a_first_manifest_that_may_say_how_many_partitions_there_are_is_no_doubt_about_what_is_queued() -> None:
+    async def story(scene: Scene) -> None:
+        scene.store.break_(writes(PAIR.producer), LOST)
+        ingestor = scene.ingestor(partitions=2)
+        watcher = await ingestor.ingest([KeyValueEntry(b"b", b"of the second partition")])
+        with pytest.raises(Unavailable):
+            await watcher.await_durable()
+        assert (await scene.producer(Pair.of(MANIFEST, 1).producer)).pending == ()
+        scene.store.mend()
+        await (await ingestor.ingest(entries("x"))).await_durable()
+        await ingestor.close()
 
     play(story)
