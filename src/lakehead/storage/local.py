@@ -218,6 +218,8 @@ class LocalStore:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
+            # Closing it is not enough: a process that was forked meanwhile has it open too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
     def _prepare(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import multiprocessing
+import multiprocessing.process
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.storage.local import THREADS, LocalStore
+from lakehead.storage.port import Version
 from tests.unit.storage.local_folder import KEY, NEW, OLD, body, keys, open_local
 
 pytestmark = pytest.mark.timeout(60)
@@ -108,6 +110,35 @@ def test_a_forked_process_can_use_a_store_that_its_parent_has_used(store: LocalS
 
     assert answered == 0
     assert asyncio.run(body(store, KEY)) == NEW
+
+
+def test_a_process_that_was_forked_during_a_write_does_not_keep_its_lock(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork has every file of its parent open, also those that the parent closes later."""
+    children: list[multiprocessing.process.BaseProcess] = []
+    take_the_name = store._rename
+
+    def fork_first(path: str, parent: int, name: str) -> Version:
+        if not children:
+            children.append(multiprocessing.get_context("fork").Process(target=threading.Event().wait, args=(LONG,)))
+            children[0].start()
+        return take_the_name(path, parent, name)
+
+    monkeypatch.setattr(store, "_rename", fork_first)
+
+    async def story() -> None:
+        await store.put(KEY, OLD)
+        await asyncio.wait([second := asyncio.ensure_future(store.put(KEY, NEW))], timeout=LONG / 10)
+        answered = second.done()
+        children[0].kill()
+        await second
+        assert answered
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks of processes with threads
+        asyncio.run(story())
+    children[0].join()
 
 
 def test_a_store_can_be_used_by_event_loops_in_several_threads(store: LocalStore) -> None:
