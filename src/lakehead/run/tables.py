@@ -22,6 +22,7 @@ from lakehead.run.environment import (
     store_settings,
 )
 from lakehead.spark.settings import EMBEDDED, Properties, SparkSettings, catalog_prefix, embedded_catalog
+from lakehead.storage.memory import MemoryStore
 from lakehead.storage.opening import open_store
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lakehead.lake.table import IcebergTable
     from lakehead.state.state import State
 
-NOWHERE = "memory://"
+IN_MEMORY = "memory:"
 CATALOG_FILE = "catalog.sqlite"
 _AGE = re.compile(r"(\d+)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -117,15 +118,16 @@ class Chosen:
     @contextmanager
     def open(self, ledger: str | None = None) -> "Iterator[tuple[IcebergTable, StoreLedger]]":
         """The table and its ledger; an empty one where the command has no use for it. No JVM is started."""
-        if ledger is not None and ledger.startswith(NOWHERE):
+        if ledger is not None and ledger.startswith(IN_MEMORY):
             raise Misconfigured("A ledger in memory would be lost with this command. Name the one of the landings.")
-        ledger = ledger or NOWHERE
         # Not at the top: PyIceberg and PySpark take longer to load than all that the other commands do.
         from lakehead.lake.catalog import open_catalog  # noqa: PLC0415 - see above
         from lakehead.lake.ledger import StoreLedger  # noqa: PLC0415 - see above
         from lakehead.lake.table import IcebergTable  # noqa: PLC0415 - see above
 
-        records = StoreLedger(open_store(ledger, store_settings(ledger)))
+        # Not `memory://`, which is one store for all of this process.
+        store = open_store(ledger, store_settings(ledger)) if ledger else MemoryStore(clock=SystemClock())
+        records = StoreLedger(store)
         catalog = open_catalog(self.catalog, self.properties)
         try:
             yield IcebergTable(catalog, self.table, records), records

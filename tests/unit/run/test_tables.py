@@ -1,16 +1,21 @@
 """Ages as they are typed, and a catalog's properties from the command line and the environment."""
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import typer
+from pyiceberg.schema import Schema
 
 from lakehead.errors import Misconfigured
+from lakehead.lake.catalog import open_catalog
+from lakehead.lake.ledger import StoreLedger
 from lakehead.run.environment import catalog_properties
 from lakehead.run.tables import Chosen, age, chosen
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
+from lakehead.storage.opening import open_store
 
 
 @pytest.mark.parametrize(
@@ -112,3 +117,27 @@ def test_a_command_that_needs_a_state_and_a_ledger_says_how_to_name_them() -> No
         named.open_state()
     with pytest.raises(Misconfigured, match="Name the ledger with --ledger, or the configuration"):
         named.open_with_ledger()
+
+
+def test_a_command_without_a_ledger_gets_an_empty_one_that_nothing_else_in_the_process_writes(tmp_path: Path) -> None:
+    catalog = open_catalog(EMBEDDED, embedded_catalog(tmp_path))
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.orders", Schema())
+    catalog.close()
+    named = Chosen("sales.orders", EMBEDDED, embedded_catalog(tmp_path))
+
+    async def keys(ledger: StoreLedger) -> list[str]:
+        return [entry.key async for page in ledger.store.list() for entry in page]
+
+    async def story() -> None:
+        shared = open_store("memory://")
+        await shared.create("of/somebody", b"")
+        try:
+            with named.open() as (_, first), named.open() as (_, second):
+                await first.store.create("of/the/first", b"")
+                assert await keys(first) == ["of/the/first"]
+                assert await keys(second) == []
+        finally:
+            await shared.delete("of/somebody")
+
+    asyncio.run(story())
