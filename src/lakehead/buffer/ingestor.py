@@ -40,7 +40,7 @@ class Ingestor:
     """Buffers entries, stores them as batches, and queues their locations. Any ingestor takes any entry.
 
     Use it in an `async with` block, which raises at its beginning if the store cannot be used; without one the watchers
-    tell. Leaving the block flushes what is left.
+    tell. Leaving the block flushes what is left. All of its calls belong in one event loop.
 
     Entries of one call are in one batch for each partition, in their order; batches of one ingestor are queued in the
     order in which they were filled. An ingestor that dies takes along what was not durable, and nothing else.
@@ -67,6 +67,8 @@ class Ingestor:
         batches = Batches(config.data_path_prefix, means, owner)
         self._writers = [self._writer(config, means, batches, number) for number in range(config.partitions)]
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the last call."""
 
     async def ingest(self, entries: Sequence[KeyValueEntry]) -> WriteWatcher:
         """Take entries, and return before they are durable. The watcher tells when they are.
@@ -100,6 +102,7 @@ class Ingestor:
 
         Raises the first error of what could not be flushed. The ingestor goes on. Cancelling the call changes nothing.
         """
+        self._check_loop()
         if error := await self._flush_all():
             raise error.with_traceback(None)
 
@@ -108,6 +111,7 @@ class Ingestor:
 
         It can be called again, also after it was cancelled.
         """
+        self._check_loop()
         self._closed = True
         self._budget.wake()
         error = await self._flush_all()
@@ -148,6 +152,18 @@ class Ingestor:
     def _check_open(self) -> None:
         if self._closed:
             raise Refused("The ingestor is closed and takes nothing more. Make a new one.")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Raise `Refused` if another event loop has entries under way: whoever waited for them here would for ever."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if any(writer.unresolved for writer in self._writers):
+                raise Refused(
+                    "Entries of this ingestor are under way in another event loop, or it ended before they were "
+                    "durable. Use an ingestor in one event loop, and close it there."
+                )
+            self._loop = loop
 
     def _writer(self, config: IngestorConfig, means: Means, batches: Batches, number: int) -> PartitionWriter:
         files = PairFiles.of(Pair.of(config.manifest_path, number), means)

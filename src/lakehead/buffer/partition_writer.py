@@ -133,12 +133,14 @@ class PartitionWriter:
             if storing.cancelled():
                 self._resolve(batch, Unavailable("Storing a batch was cancelled. It is not queued; ingest it again."))
                 continue
-            match storing.result():
+            match storing.exception() or storing.result():
                 case StoredBatch(location, gc):
                     queued = self._producer.enqueue(location, gc=gc, again=self._again(batch))
                     queued.add_done_callback(partial(self._queued, batch))
-                case error:
+                case LakeheadError() as error:
                     self._resolve(batch, error)
+                case other:  # Ctrl-C, which the event loop has raised to its caller
+                    self._resolve(batch, Unavailable(f"Storing a batch was interrupted ({other!r}). It is not queued."))
 
     def _again(self, batch: Batch) -> StoreAgain:
         return lambda _: self._batches.store(batch.body)

@@ -136,15 +136,16 @@ class Producer:
                 fail(self._group.waiting, self._interrupted(self._group, f"failed in an unforeseen way ({error!r})"))
 
     def _writer_ended(self, writer: "asyncio.Task[None]") -> None:
-        """Go on with what came at the last moment; if somebody cancelled the writer, tell everybody who waited.
+        """Go on with what came at the last moment; if the writer was cancelled or interrupted, tell all who waited.
 
         Not at the end of the writer itself: a task that is cancelled before it began runs not even its `finally`.
         """
         self._writer = None
-        if writer.cancelled():
-            fail(self._group.waiting, self._interrupted(self._group, "was cancelled"))
+        if writer.cancelled() or writer.exception() is not None:
+            how = "was cancelled" if writer.cancelled() else f"was interrupted ({writer.exception()!r})"
+            fail(self._group.waiting, self._interrupted(self._group, how))
             waiting, self._waiting = self._waiting, []
-            fail(waiting, self._interrupted(Group([], 0), "was cancelled"))
+            fail(waiting, self._interrupted(Group([], 0), how))
         elif self._waiting:
             self._start_writer()
 

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from lakehead.buffer.config import IngestorConfig
 from lakehead.buffer.errors import Refused
+from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable
+from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
-from tests.unit.buffer.scene import PAIR, Call, GateStore, Scene, batches, entries, play, seconds, writes
+from lakehead.storage.memory import MemoryStore
+from lakehead.storage.port import Created, Exists
+from tests.unit.buffer.scene import PAIR, WHERE, Call, GateStore, Scene, batches, entries, play, seconds, writes
 
 REQUEST = 0.01
 MOMENTS = [0.0, 0.001, 0.004, 0.012, 0.022, 0.032, 0.034, 0.044, 0.054, 0.064]
@@ -165,3 +170,79 @@ def test_callers_that_wait_for_room_are_sent_away_when_the_ingestor_is_closed() 
         await closing
 
     play(story)
+
+
+@pytest.mark.parametrize("interrupted", [batches, writes(PAIR.producer)], ids=["storing", "appending"])
+def test_a_task_that_ctrl_c_ends_leaves_no_call_waiting(interrupted: Callable[[Call], bool]) -> None:
+    """Where an event loop is not run by `asyncio.run`, whichever task is at work gets the `KeyboardInterrupt`."""
+    clock = SystemClock()
+    loop = asyncio.new_event_loop()
+
+    class Interrupted(MemoryStore):
+        left = 1
+
+        async def create(self, key: str, body: bytes) -> Created | Exists:
+            if self.left and interrupted(("create", key)):
+                self.left -= 1
+                raise KeyboardInterrupt
+            return await super().create(key, body)
+
+    async def story(ingestor: Ingestor) -> None:
+        await (await ingestor.ingest(entries("a"))).await_durable()
+
+    async def rest(ingestor: Ingestor) -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await waiting
+            await story(ingestor)
+            await ingestor.close()
+
+    ingestor = Ingestor(IngestorConfig(object_store_config=WHERE), clock, store=Interrupted(clock=clock))
+    waiting = loop.create_task(story(ingestor))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(waiting)
+        loop.run_until_complete(rest(ingestor))
+        assert ingestor.counts.bytes_unflushed == 0
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("call", ["ingest", "flush", "close"])
+def test_an_event_loop_that_ended_before_the_flush_leaves_no_call_of_the_next_one_waiting(call: str) -> None:
+    class Remote(MemoryStore):
+        async def create(self, key: str, body: bytes) -> Created | Exists:
+            await asyncio.get_running_loop().create_future()  # the answer never comes
+            return await super().create(key, body)
+
+    clock = SystemClock()
+    ingestor = Ingestor(IngestorConfig(object_store_config=WHERE), clock, store=Remote(clock=clock))
+
+    async def first() -> None:
+        await ingestor.ingest(entries("a"))
+
+    async def second() -> None:
+        async with asyncio.timeout(10):
+            match call:
+                case "ingest":
+                    await (await ingestor.ingest(entries("b"))).await_durable()
+                case "flush":
+                    await ingestor.flush()
+                case _:
+                    await ingestor.close()
+
+    asyncio.run(first())
+    with pytest.raises(Refused, match="event loop"):
+        asyncio.run(second())
+
+
+def test_an_ingestor_can_be_used_by_one_event_loop_after_another_if_each_waits_for_its_entries() -> None:
+    clock = SystemClock()
+    ingestor = Ingestor(IngestorConfig(object_store_config=WHERE), clock, store=MemoryStore(clock=clock))
+
+    async def story() -> None:
+        await (await ingestor.ingest(entries("a"))).await_durable()
+
+    for _ in range(2):
+        asyncio.run(story())
+    asyncio.run(ingestor.close())
