@@ -100,7 +100,8 @@ class Ingestor:
     async def flush(self) -> None:
         """Flush everything that was taken so far, and wait until all of it is durable or has failed.
 
-        Raises the first error of what could not be flushed. The ingestor goes on. Cancelling the call changes nothing.
+        Raises the first error of what could not be flushed; what had failed before the call, its watchers tell. The
+        ingestor goes on. Cancelling the call changes nothing.
         """
         self._check_loop()
         if error := await self._flush_all():
@@ -189,7 +190,7 @@ class Ingestor:
 def _size(entries: Sequence[object]) -> int:
     size = 0
     for entry in entries:
-        if not isinstance(entry, KeyValueEntry) or type(entry.key) is not bytes or type(entry.value) is not bytes:
+        if type(entry) is not KeyValueEntry or type(entry.key) is not bytes or type(entry.value) is not bytes:
             raise Refused(f"{type(entry).__name__} is no KeyValueEntry of two byte strings. Nothing was taken.")
         size += len(entry.key) + len(entry.value)
     if size > MOST_BYTES or len(entries) > MOST_ENTRIES:

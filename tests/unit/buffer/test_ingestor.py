@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lakehead.buffer.config import BatchFormat, IngestorConfig
+from lakehead.buffer.errors import Refused
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable
 from lakehead.clock import SystemClock
@@ -366,3 +367,17 @@ def test_without_a_clock_it_is_the_machines() -> None:
             await (await ingestor.ingest(entries("a"))).await_durable()
 
     asyncio.run(story())
+
+
+def test_an_entry_of_a_class_that_may_be_stored_in_another_form_is_refused() -> None:
+    """It would be confirmed, and set aside by every reader."""
+
+    class Short(KeyValueEntry, frozen=True, array_like=True):
+        pass
+
+    async def story(scene: Scene) -> None:
+        async with scene.ingestor() as ingestor:
+            with pytest.raises(Refused, match="Short"):
+                await ingestor.ingest([Short(b"a", b"b")])
+
+    play(story)
