@@ -42,7 +42,7 @@ class Acknowledging:
                 return
             if location in ours:
                 left -= 1
-            elif location not in self._requested and location not in self._set_aside:
+            elif not self._is_wanted(location):
                 raise OutOfTurn(f"{location} was handed out before {next(iter(ours))}: acknowledge it first.")
 
     async def ack(self, ours: Mapping[str, None]) -> None:
@@ -71,7 +71,7 @@ class Acknowledging:
     def forget_released(self) -> None:
         """Forget what is not held any more."""
         for location in [*self._requested, *self._set_aside]:
-            if location not in self._consumer.held:
+            if location not in self._consumer.held and location not in self._consumer.forgotten:
                 self._requested.pop(location, None)
                 self._set_aside.pop(location, None)
 
@@ -108,6 +108,7 @@ class Acknowledging:
             _tell(asking, None)
         except LakeheadError as error:
             self._requested.clear()
+            self.forget_released()
             asking, self._asking = [*asking, *self._asking], []
             _tell(asking, error)
 
@@ -128,13 +129,17 @@ class Acknowledging:
         self._answering = []
 
     def _ripe(self) -> Sequence[str]:
-        ripe = []
+        # What is forgotten is not held, and yet the consumer has to find out what became of it.
+        ripe = [location for location in self._consumer.forgotten if self._is_wanted(location)]
         for location in self._consumer.held:
-            if location in self._requested or location in self._set_aside:
+            if self._is_wanted(location):
                 ripe.append(location)
             elif self._ordered:
                 break
         return ripe
+
+    def _is_wanted(self, location: str) -> bool:
+        return location in self._requested or location in self._set_aside
 
     async def _clean_up_now(self, waiting: int) -> None:
         means, key = self._clean_up.means, self._consumer.files.consumer.key

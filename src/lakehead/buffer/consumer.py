@@ -80,6 +80,11 @@ class Consumer:
         return self._holdings.held
 
     @property
+    def forgotten(self) -> Collection[str]:
+        """What we may have acknowledged, and the manifest has no trace of that any more: `ack` finds out."""
+        return self._holdings.forgotten.keys()
+
+    @property
     def epoch(self) -> int | None:
         """In ordered mode, the epoch in which the queue is ours."""
         return self._holdings.epoch

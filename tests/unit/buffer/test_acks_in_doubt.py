@@ -4,7 +4,7 @@ import pytest
 
 from lakehead.buffer.claims import ClaimState
 from lakehead.buffer.cleanup import CleanUp
-from lakehead.buffer.consumer import CLAIMS, Consumer, Mode
+from lakehead.buffer.consumer import CLAIMS, MOST_COLLECTORS, Consumer, Mode
 from lakehead.buffer.errors import Fenced, Forgotten
 from lakehead.buffer.layout import object_key
 from lakehead.buffer.manifests import PairFiles
@@ -115,6 +115,34 @@ def test_a_claim_that_was_taken_over_is_told_as_such_while_an_older_entry_is_pro
         assert first in [claim.location for claim in await other.claim(1)]
         with pytest.raises(Fenced):
             await ours.ack([first])
+
+    play(story)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_collector_never_says_yes_to_an_ack_that_a_heartbeat_found_forgotten(applied: bool) -> None:  # noqa: FBT001 - a parameter
+    async def story(scene: Scene) -> None:
+        locations = tuple(f"data/x.batch#{scene.world.ids.uuid()}" for _ in range(MOST_COLLECTORS + 2))
+        await scene.store.inner.put(object_key(locations[0]), encode_json(entries("x")))
+        await scene.store.inner.put(PAIR.producer, ProducerManifest(pending=locations).encode())
+        ours = scene.collector(mode=Mode.COMPETING, read_ahead=1)
+        batch = await ours.next_batch()
+        assert batch is not None
+        assert ours._beating is not None
+        ours._beating.cancel()
+        scene.store.break_(writes(PAIR.consumer), LOST, times=1, applied=applied)
+        scene.store.break_(lambda call: call == ("get", PAIR.consumer), DOWN, times=1)
+        with pytest.raises(OutcomeUnknown):
+            await ours.ack(batch)
+        if not applied:
+            await scene.later(31)
+            [taken] = await consumer(scene).claim(1)
+            assert taken.location == batch.location
+        await others_acknowledge(scene, MOST_COLLECTORS, most=MOST_COLLECTORS)
+        await ours.heartbeat()
+        with pytest.raises(Forgotten if applied else Fenced):
+            await ours.ack(batch)
+        await ours.close()
 
     play(story)
 
