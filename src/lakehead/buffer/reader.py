@@ -78,18 +78,20 @@ class Reader:
         self._owner: PrefixOwner | None = None
         """Of the prefix that the manifest names, once it was read."""
         self._ahead: deque[Ahead] = deque()
+        self._is_stuck = False
+        """Whether `next` has raised for the first of these, and no look was begun since."""
         self._turn = asyncio.Lock()
         self._closed = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether `next` has something to say without asking the store."""
-        return bool(self._ahead) and self._ahead[0].is_fetched
+        """Whether `next` has something to say without asking the store, and something else than it said before."""
+        return bool(self._ahead) and self._ahead[0].is_fetched and not self._is_stuck
 
     @property
     def waits_for_room(self) -> bool:
         """Whether something is claimed, and is not fetched yet because so much else is."""
-        return bool(self._ahead) and self._ahead[0].fetching is None
+        return bool(self._ahead) and self._ahead[0].fetching is None and not self._is_stuck
 
     @property
     def handed_out(self) -> dict[str, Claim]:
@@ -99,33 +101,33 @@ class Reader:
     async def look(self) -> bool:
         """Claim if nothing is claimed ahead, and wait for the first of it unless there is no room for it yet.
 
-        Whether something is claimed. Raises what `Consumer.claim` raises.
+        What `next` has raised for is tried again, whether there is room or not. Whether something is claimed. Raises
+        what `Consumer.claim` raises.
         """
         async with self._turn:
             self._acknowledging.start_again()
             if (first := await self._first()) is None:
                 return False
+            if self._is_stuck:
+                self._read_ahead.fetch_now(first)
             if first.fetching is not None:
                 await asyncio.wait([first.fetching])
+            self._is_stuck = False
             return True
 
     async def next(self) -> Opened | None:
-        """The next batch, or None if there is none to be had now. Cancelling it loses nothing."""
+        """The next batch, or None if there is none to be had now. Cancelling it loses nothing.
+
+        When it raises, it is not ready until the next look, and other partitions get the room of what is read ahead.
+        """
         async with self._turn:
             self._acknowledging.start_again()
-            while (first := await self._first()) is not None:
-                opened = await self._opened(first)
-                await self.consumer.check_if_old()
-                if first.claim.state is not ClaimState.HELD:
-                    continue  # a release that was in doubt has landed
-                self._ahead.popleft()
-                self._read_ahead.remove(first)
-                if isinstance(opened, Opened):
-                    first.claim.handed_out = True
-                    self._count(opened)
-                    return opened
-                self._acknowledging.set_aside(first.claim.location, bad=opened.bad)
-            return None
+            try:
+                return await self._next()
+            except Exception:
+                self._is_stuck = bool(self._ahead)
+                self._read_ahead.give_back(self._ahead)
+                raise
 
     async def ack(self, claims: Collection[Claim]) -> None:
         """Mark batches as done; many callers at once share one write. See `Consumer.ack` for what it raises."""
@@ -181,6 +183,22 @@ class Reader:
 
     # --- reading ahead
 
+    async def _next(self) -> Opened | None:
+        while (first := await self._first()) is not None:
+            opened = await self._opened(first)
+            await self.consumer.check_if_old()
+            if first.claim.state is not ClaimState.HELD:
+                continue  # a release that was in doubt has landed
+            self._ahead.popleft()
+            self._read_ahead.remove(first)
+            self._read_ahead.add(self._ahead)  # for they may have given back their room
+            if isinstance(opened, Opened):
+                first.claim.handed_out = True
+                self._count(opened)
+                return opened
+            self._acknowledging.set_aside(first.claim.location, bad=opened.bad)
+        return None
+
     async def _first(self) -> Ahead | None:
         """The first that is claimed and not handed out; claims if there is none."""
         self._forget_what_is_gone()
@@ -218,6 +236,9 @@ class Reader:
         if fetching.cancelled():
             ahead.fetching = None  # the next call tries again
             raise Unavailable(f"Reading {ahead.claim.location} was cancelled. Try again.")
+        if (unforeseen := fetching.exception()) is not None:
+            ahead.fetching = None
+            raise unforeseen
         match fetching.result():
             case Object(_, body):
                 try:
