@@ -48,7 +48,7 @@ class CollectedBatch:
 
 
 class Collector:
-    """Hands out the batches of a queue and acknowledges them. Make a new one when it raises `Fenced`.
+    """Hands out the batches of a queue and acknowledges them. Close it and make a new one when it raises `Fenced`.
 
     A batch that is not acknowledged is handed out again: at once when it is released or the collector is closed, after
     `heartbeat_timeout_ms` when the process dies. While a batch is held, a task of its own says every third of the
@@ -185,9 +185,14 @@ class Collector:
         await asyncio.gather(*map(close, self._readers.all))
 
     async def heartbeat(self) -> None:
-        """Say that we live. A task of the collector does this; it is here for whoever stops that task from running."""
+        """Say that we live. A task of the collector does this; it is here for whoever stops that task from running.
+
+        Once it is fenced in one partition it says so in none: it hands out and acknowledges nothing any more, and would
+        keep the others from its successor.
+        """
         async with self._heart:
-            await asyncio.gather(*map(self._heartbeat_of, self._readers.all))
+            if not any(reader.consumer.is_fenced for reader in self._readers.all):
+                await asyncio.gather(*map(self._heartbeat_of, self._readers.all))
 
     async def __aenter__(self) -> Self:
         await self._means.prove()

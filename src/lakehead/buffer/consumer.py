@@ -94,6 +94,11 @@ class Consumer:
         """How many bad batches were acknowledged last, as far as we have seen."""
         return self._file.bad_in_a_row
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether we know that another collector has taken over."""
+        return self._fenced is not None
+
     async def claim(self, most: int) -> list[Claim]:
         """Claim up to that many of the next locations; none if there are none, or if another collector has them.
 

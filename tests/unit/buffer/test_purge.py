@@ -8,8 +8,9 @@ from lakehead.buffer.consumer import CLAIMS, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.purge import Purge
-from tests.unit.buffer.scene import LOST, MANIFEST, PAIR, Scene, in_both_modes, play, writes
+from tests.unit.buffer.scene import LOST, MANIFEST, PAIR, Scene, in_both_modes, play, values, writes
 from tests.unit.buffer.test_partitions import KEYS, by_key, ingest
+from tests.unit.buffer.test_waiting import fill_partition
 
 
 def purge(scene: Scene) -> Purge:
@@ -54,6 +55,24 @@ def test_a_collector_that_holds_a_purged_batch_is_fenced(mode: Mode) -> None:
         await collector.close()
         await scene.fill("c")
         assert await scene.all_of(scene.collector(mode=mode)) == ["c"]
+
+    play(story)
+
+
+def test_a_collector_that_a_purge_fenced_in_one_partition_does_not_keep_another_to_itself() -> None:
+    async def story(scene: Scene) -> None:
+        await fill_partition(scene, 0, "purged", partitions=2)
+        fenced = scene.collector()
+        assert values(await fenced.next_batch()) == ["purged"]
+        assert await fenced.next_batch() is None
+        assert await purge(scene).run() == 1
+        await scene.later(11)
+        with pytest.raises(Fenced):
+            await fenced.next_batch()
+        await fill_partition(scene, 1, "new", partitions=2)
+        async with scene.collector() as successor:
+            assert values(await successor.next_batch(timeout=60)) == ["new"]
+        await fenced.close()
 
     play(story)
 
