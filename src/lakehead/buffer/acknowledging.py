@@ -45,13 +45,13 @@ class Acknowledging:
             elif not self._is_wanted(location):
                 raise OutOfTurn(f"{location} was handed out before {next(iter(ours))}: acknowledge it first.")
 
-    async def ack(self, ours: Mapping[str, None]) -> None:
-        """Acknowledge what is held, and wait for it. Cancelling it does not take it back."""
+    def ack(self, ours: Mapping[str, None]) -> "asyncio.Future[None]":
+        """Acknowledge what is held; whoever gives up waiting for the answer does not take it back."""
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking.append(asked)
         self._requested.update(ours)
         self._start()
-        await asked
+        return asked
 
     def set_aside(self, location: str, *, bad: bool) -> None:
         """Acknowledge, when its turn has come, what was set aside; `bad` if because it could not be read."""

@@ -143,10 +143,15 @@ class Collector:
         the call does not take it back.
         """
         by_reader = self._by_reader(batches)
-        for claims in by_reader.values():
-            still_held(claims)
         for reader, claims in by_reader.items():
-            await reader.ack(claims)
+            reader.check_ack(claims)
+        # All are begun before the first is waited for, or else a call that is cancelled would have begun only some.
+        if asked := [reader.start_ack(claims) for reader, claims in by_reader.items() if still_held(claims)]:
+            await asyncio.wait(asked)
+        for each in asked:
+            each.result()
+        for claims in by_reader.values():
+            still_held(claims)  # for they may have been released meanwhile
 
     async def release(self, *batches: CollectedBatch | str) -> None:
         """Give batches back to the queue at once, for another collector or for this one; a location will do.

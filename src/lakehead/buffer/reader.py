@@ -130,14 +130,20 @@ class Reader:
                 raise
 
     async def ack(self, claims: Collection[Claim]) -> None:
-        """Mark batches as done; many callers at once share one write. See `Consumer.ack` for what it raises."""
+        """Mark batches as done. See `Consumer.ack` for what it raises."""
+        self.check_ack(claims)
+        if still_held(claims):
+            await self.start_ack(claims)
+            still_held(claims)  # for they may have been released meanwhile
+
+    def check_ack(self, claims: Collection[Claim]) -> None:
+        """Raise `Fenced`, `Refused`, `Forgotten` or `OutOfTurn` for what cannot be acknowledged now."""
         self.consumer.check_known()
-        ours = still_held(claims)
-        self._acknowledging.check_turn(ours)
-        if not ours:
-            return
-        await self._acknowledging.ack(ours)
-        still_held(claims)  # for they may have been released meanwhile
+        self._acknowledging.check_turn(still_held(claims))
+
+    def start_ack(self, claims: Collection[Claim]) -> "asyncio.Future[None]":
+        """Mark batches as done, in the background; many at once share one write. The answer: see `Consumer.ack`."""
+        return self._acknowledging.ack(still_held(claims))
 
     async def release(self, claims: Collection[Claim]) -> None:
         """Give batches back to the queue, at once. See `Consumer.release` for what else goes back, and what it raises.
@@ -154,8 +160,7 @@ class Reader:
 
     async def set_aside(self, claim: Claim, reason: str) -> None:
         """Copy a batch that was handed out to quarantine, and acknowledge it. Raises what `ack` raises."""
-        self.consumer.check_known()
-        self._acknowledging.check_turn(still_held([claim]))
+        self.check_ack([claim])
         if claim.state is ClaimState.HELD:
             await self._put_aside(claim, reason)
             await self.ack([claim])

@@ -10,6 +10,7 @@ from lakehead.buffer.consumer import Mode
 from lakehead.buffer.errors import OutOfTurn, Refused
 from lakehead.errors import OutcomeUnknown, Unavailable
 from tests.unit.buffer.scene import DOWN, LOST, PAIR, Scene, in_both_modes, play, values, writes
+from tests.unit.buffer.test_waiting import fill_partition
 
 
 @in_both_modes
@@ -186,5 +187,41 @@ def test_a_collector_takes_back_only_what_it_has_handed_out() -> None:
             assert batch is not None
             with pytest.raises(Refused):
                 await other.ack(batch)
+
+    play(story)
+
+
+@in_both_modes
+def test_an_ack_of_several_partitions_that_is_cancelled_is_taken_back_in_none(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await fill_partition(scene, 0, "a", partitions=2)
+        await fill_partition(scene, 1, "b", partitions=2)
+        async with scene.collector(mode=mode) as collector:
+            both = await scene.two_of(collector)
+            scene.store.hold(lambda call: call[0] == "replace")
+            acking = asyncio.create_task(collector.ack(*both))
+            await scene.later(1)
+            acking.cancel()
+            await scene.later(1)
+            scene.store.release()
+            await scene.later(1)
+            assert collector.held == ()
+
+    play(story)
+
+
+def test_an_ack_of_several_partitions_that_is_out_of_turn_in_one_acknowledges_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        await fill_partition(scene, 0, "a", partitions=2)
+        await fill_partition(scene, 1, "b", "c", partitions=2)
+        async with scene.collector() as collector:
+            got = {}
+            while (batch := await collector.next_batch()) is not None:
+                got[values(batch)[0]] = batch
+            with pytest.raises(OutOfTurn):
+                await collector.ack(got["a"], got["c"])
+            assert len(collector.held) == 3
+            await collector.ack(got["c"], got["a"], got["b"])
+            assert collector.held == ()
 
     play(story)
