@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from lakehead.buffer.claims import SkippedBatch
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import Consumer
 from lakehead.buffer.errors import OutOfTurn
@@ -23,8 +24,10 @@ class Acknowledging:
         self._ordered = ordered
         self._threshold = threshold
         self._requested: dict[str, None] = {}
-        self._set_aside: dict[str, bool] = {}
-        """What was set aside and is not acknowledged yet, and whether because it could not be read."""
+        self._skipped: dict[str, SkippedBatch] = {}
+        """What was set aside and is not acknowledged yet, in the order in which it was read."""
+        self._last_was_good = False
+        """Whether the batch that was read last could be handed out."""
         self._asking: list[asyncio.Future[None]] = []
         """Who waits for the next write."""
         self._answering: list[asyncio.Future[None]] = []
@@ -55,12 +58,18 @@ class Acknowledging:
 
     def set_aside(self, location: str, *, bad: bool) -> None:
         """Acknowledge, when its turn has come, what was set aside; `bad` if because it could not be read."""
-        self._set_aside[location] = bad
+        self._skipped[location] = SkippedBatch(bad, begins_row=self._last_was_good)
+        self._last_was_good = False
         self._start()
+
+    def handed_out(self) -> None:
+        """A batch could be read: those that cannot be and come after it are counted anew."""
+        self._last_was_good = True
 
     def start_again(self) -> None:
         """Try once more to acknowledge what was set aside, if something is left of it."""
-        if self._set_aside:
+        self.forget_released()
+        if self._skipped:
             self._start()
 
     async def wait(self) -> None:
@@ -70,20 +79,18 @@ class Acknowledging:
 
     def forget_released(self) -> None:
         """Forget what is not held any more."""
-        for location in [*self._requested, *self._set_aside]:
+        for location in [*self._requested, *self._skipped]:
             if location not in self._consumer.held and location not in self._consumer.forgotten:
                 self._requested.pop(location, None)
-                self._set_aside.pop(location, None)
+                self._skipped.pop(location, None)
 
     def bad_in_a_row(self) -> int:
-        """How many there will be once everything is acknowledged that we hold before the next batch."""
+        """How many there are before the next batch, in the order in which we read."""
         bad = self._consumer.bad_in_a_row
-        for location, claim in self._consumer.held.items():
-            if location in self._set_aside:
-                bad += self._set_aside[location]
-            elif claim.handed_out and self._ordered:
-                bad = 0
-        return bad
+        for location, skipped in self._skipped.items():
+            if location in self._consumer.held:  # else it was acknowledged, and is counted there
+                bad = skipped.count(bad)
+        return 0 if self._last_was_good else bad
 
     def _start(self) -> None:
         if self._writer is None:
@@ -97,10 +104,10 @@ class Acknowledging:
             while some := self._ripe():
                 self._answering = asking = self._asking
                 self._asking = []
-                waiting = await self._consumer.ack(some, self._set_aside)
+                waiting = await self._consumer.ack(some, self._skipped)
                 for location in some:
                     self._requested.pop(location, None)
-                    self._set_aside.pop(location, None)
+                    self._skipped.pop(location, None)
                 if waiting >= self._threshold:
                     await self._clean_up_now(waiting)
                 _tell(asking, None)
@@ -139,7 +146,7 @@ class Acknowledging:
         return ripe
 
     def _is_wanted(self, location: str) -> bool:
-        return location in self._requested or location in self._set_aside
+        return location in self._requested or location in self._skipped
 
     async def _clean_up_now(self, waiting: int) -> None:
         means, key = self._clean_up.means, self._consumer.files.consumer.key

@@ -8,7 +8,23 @@ from types import MappingProxyType
 from lakehead.buffer.errors import Forgotten
 from lakehead.wire.queue_manifests import ConsumerManifest
 
-NOTHING: Mapping[str, bool] = MappingProxyType({})
+
+@dataclass(frozen=True, slots=True)
+class SkippedBatch:
+    """A batch that was set aside instead of being handed out, for the count of bad ones in a row."""
+
+    bad: bool
+    """Whether because it could not be read."""
+
+    begins_row: bool
+    """Whether the one that its collector read before it was good. That one may be acknowledged much later."""
+
+    def count(self, before: int) -> int:
+        """How many bad ones there are in a row with this one."""
+        return (0 if self.begins_row else before) + self.bad
+
+
+NOTHING: Mapping[str, SkippedBatch] = MappingProxyType({})
 
 
 class ClaimState(Enum):
@@ -67,11 +83,11 @@ def with_claims(
     )
 
 
-def with_done(now: ConsumerManifest, ours: Sequence[str], set_aside: Mapping[str, bool]) -> ConsumerManifest:
-    """With claims turned into done locations; `set_aside` has those of them that are no good, and which were bad."""
+def with_done(now: ConsumerManifest, ours: Sequence[str], skipped: Mapping[str, SkippedBatch]) -> ConsumerManifest:
+    """With claims turned into done locations; `skipped` has those of them that were set aside."""
     bad = now.bad_in_a_row
     for location in ours:
-        bad = bad + set_aside[location] if location in set_aside else 0
+        bad = skipped[location].count(bad) if location in skipped else 0
     gone = set(ours)
     return replace(
         _without(now, gone),

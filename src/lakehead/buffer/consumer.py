@@ -15,6 +15,7 @@ from lakehead.buffer.claims import (
     NOTHING,
     Claim,
     ClaimState,
+    SkippedBatch,
     check_not_forgotten,
     refreshed,
     with_claims,
@@ -128,12 +129,12 @@ class Consumer:
                         return claims
             raise self._contended("claim from")
 
-    async def ack(self, locations: Iterable[str], set_aside: Mapping[str, bool] = NOTHING) -> int:
+    async def ack(self, locations: Iterable[str], skipped: Mapping[str, SkippedBatch] = NOTHING) -> int:
         """Mark locations as done, in one write; how many done locations wait for a clean-up then.
 
-        `set_aside` has those that were set aside, and whether because they could not be read. In ordered mode the
-        locations must be the first that are held. Those that are done already are no error. Raises `Fenced`, and then
-        nothing is marked; `Unavailable` or `OutcomeUnknown`, and then it can be repeated, unless that is `Forgotten`.
+        `skipped` has those that were set aside instead of being handed out. In ordered mode the locations must be the
+        first that are held. Those that are done already are no error. Raises `Fenced`, and then nothing is marked;
+        `Unavailable` or `OutcomeUnknown`, and then it can be repeated, unless that is `Forgotten`.
         """
         async with self._turn:
             wanted = dict.fromkeys(locations)
@@ -143,7 +144,7 @@ class Consumer:
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,
                 lambda: self._holdings.to_acknowledge(wanted),
-                lambda now, ours: with_done(now, ours, set_aside),
+                lambda now, ours: with_done(now, ours, skipped),
             )
             for claim in claims:
                 check_not_forgotten(claim)

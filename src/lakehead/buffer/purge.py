@@ -62,6 +62,8 @@ class Purge:
                 owner=None,
                 epoch=now.epoch + 1,
                 done=(*now.done, *waiting),
+                deliveries={},
+                bad_in_a_row=0,
             )
             try:
                 if await pair.consumer.write(seen, marked):

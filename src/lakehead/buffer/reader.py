@@ -80,6 +80,8 @@ class Reader:
         self._ahead: deque[Ahead] = deque()
         self._is_stuck = False
         """Whether `next` has raised for the first of these, and no look was begun since."""
+        self._gave_back = False
+        """Whether it gave its room to other partitions, and those behind the first are to be fetched again."""
         self._turn = asyncio.Lock()
         self._closed = False
 
@@ -125,7 +127,7 @@ class Reader:
             try:
                 return await self._next()
             except Exception:
-                self._is_stuck = bool(self._ahead)
+                self._is_stuck = self._gave_back = bool(self._ahead)
                 self._read_ahead.give_back(self._ahead)
                 raise
 
@@ -196,9 +198,12 @@ class Reader:
                 continue  # a release that was in doubt has landed
             self._ahead.popleft()
             self._read_ahead.remove(first)
-            self._read_ahead.add(self._ahead)  # for they may have given back their room
+            if self._gave_back:
+                self._read_ahead.add(self._ahead)
+                self._gave_back = False
             if isinstance(opened, Opened):
                 first.claim.handed_out = True
+                self._acknowledging.handed_out()
                 self._count(opened)
                 return opened
             self._acknowledging.set_aside(first.claim.location, bad=opened.bad)

@@ -15,7 +15,7 @@ from lakehead.buffer.quarantine import Quarantine
 from lakehead.wire.batch import Limits, encode_json
 from lakehead.wire.compact import encode_compact
 from lakehead.wire.errors import NewerFormat, Unreadable
-from tests.unit.buffer.scene import MANIFEST, PAIR, Scene, entries, in_both_modes, play, values
+from tests.unit.buffer.scene import DOWN, LOST, MANIFEST, PAIR, Scene, entries, in_both_modes, play, values
 
 
 @in_both_modes
@@ -191,6 +191,43 @@ def test_a_good_batch_between_bad_ones_begins_the_count_anew(mode: Mode) -> None
             assert await scene.all_of(collector) == ["c", "f"]
             await scene.later(1)
             assert (await scene.consumer()).bad_in_a_row == 1
+
+    play(story)
+
+
+@in_both_modes
+def test_a_good_batch_between_bad_ones_begins_the_count_anew_before_it_is_acknowledged(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abcdefghijkl")
+        await overwrite(scene, [1, 2, 4, 5, 7, 9, 10, 11], b"garbage")
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=2) as collector:
+            good = [await collector.next_batch() for _ in range(4)]
+            assert [values(batch) for batch in good] == [["a"], ["d"], ["g"], ["i"]]
+            for _ in range(2):
+                with pytest.raises(Unreadable, match="2 batches in a row"):
+                    await collector.next_batch()
+                await scene.later(1)
+            assert collector.counts.quarantined == 7
+
+    play(story)
+
+
+@in_both_modes
+def test_a_bad_batch_whose_acknowledgement_was_in_doubt_is_counted_once(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(*"abc")
+        await overwrite(scene, [0, 1], b"garbage")
+        second = (await scene.producer()).pending[1]
+        acks, reads = ("replace", PAIR.consumer), ("get", PAIR.consumer)
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=2) as collector:
+            scene.store.break_(lambda call: call == acks, LOST, times=1, applied=True)
+            scene.store.break_(lambda call: call == reads and acks in scene.store.calls, DOWN, times=1)
+            scene.store.hold(lambda call: call == ("get", second))
+            waiting = asyncio.create_task(collector.next_batch())
+            await scene.later(1)
+            await collector.heartbeat()
+            scene.store.release()
+            assert values(await waiting) == ["c"]
 
     play(story)
 

@@ -8,7 +8,9 @@ from lakehead.buffer.consumer import CLAIMS, Mode
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.layout import Pair
 from lakehead.buffer.purge import Purge
+from lakehead.wire.errors import Unreadable
 from tests.unit.buffer.scene import LOST, MANIFEST, PAIR, Scene, in_both_modes, play, values, writes
+from tests.unit.buffer.test_bad_batches import overwrite
 from tests.unit.buffer.test_partitions import KEYS, by_key, ingest
 from tests.unit.buffer.test_waiting import fill_partition
 
@@ -73,6 +75,25 @@ def test_a_collector_that_a_purge_fenced_in_one_partition_does_not_keep_another_
         async with scene.collector() as successor:
             assert values(await successor.next_batch(timeout=60)) == ["new"]
         await fenced.close()
+
+    play(story)
+
+
+@in_both_modes
+def test_bad_batches_and_deliveries_are_counted_anew_after_a_purge(mode: Mode) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill("a", "b")
+        await overwrite(scene, [0, 1], b"garbage")
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=1) as collector:
+            with pytest.raises(Unreadable):
+                await collector.next_batch()
+            await scene.later(1)
+            assert await purge(scene).run() == 1
+        assert (await scene.consumer()).deliveries == {}
+        await scene.fill("c", "d")
+        await overwrite(scene, [0], b"garbage")
+        async with scene.collector(mode=mode, max_bad_batches_in_a_row=1) as collector:
+            assert await scene.all_of(collector) == ["d"]
 
     play(story)
 
