@@ -39,7 +39,8 @@ def test_a_partition_that_is_stuck_does_not_keep_others_from_being_read(
             scene.store.break_(asks_for(first), DOWN)
         else:
             await scene.store.inner.put(first, body)
-        got, raised = [], 0
+        got: list[str] = []
+        raised = 0
         async with scene.collector(read_ahead_bytes=read_ahead_bytes, max_bad_batches_in_a_row=0) as collector:
             while len(got) < 30:
                 try:
