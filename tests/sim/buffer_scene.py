@@ -311,11 +311,25 @@ async def come_to_rest(scene: Scene) -> None:
         await world.clock.sleep(world.random.choice([1, 40]))  # what is queued is left to whoever comes last
     else:
         scene.stop_faults()
+        await confirmed_in_time(scene)
         await delivered_in_time(scene)
     scene.ending = True
     await world.until(*scene.collectors, at_most=DELIVERED_WITHIN)
     await scene.drain()
     scene.shared.check_end()
+
+
+async def confirmed_in_time(scene: Scene) -> None:
+    """One more producer, which comes when faults have stopped: everything that it queues is confirmed."""
+    if type(scene) is not Scene:
+        return  # its producers are refused for reasons of their own, or cancel what they do
+    scene.start_producer()
+    name = scene.producers[-1].name
+    await scene.world.until(scene.producers[-1], at_most=CONFIRMED_WITHIN)
+    history = scene.shared.history
+    stored = {entry for entries in history.entries.values() for entry in entries if entry.startswith(f"{name}.")}
+    if late := (stored | {entry for entry in history.refused if entry.startswith(f"{name}.")}) - history.confirmed:
+        raise Violation(f"{sorted(late)} are not confirmed, and nothing has failed")
 
 
 async def delivered_in_time(scene: Scene) -> None:

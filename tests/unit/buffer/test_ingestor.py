@@ -133,6 +133,18 @@ def test_above_the_limit_ingest_waits_until_less_is_unflushed_and_another_ingest
     play(story)
 
 
+def test_a_caller_that_waits_makes_the_flush_begin_that_it_waits_for() -> None:
+    async def story(scene: Scene) -> None:
+        ingestor = scene.ingestor(max_unflushed_bytes=10, flush_interval=seconds(3600))
+        await ingestor.ingest(entries("12345678"))
+        await ingestor.ingest(entries("later"))
+        assert scene.clock.monotonic() < 1, "the interval was not waited for"
+        assert len((await scene.producer()).pending) == 1
+        await ingestor.close()
+
+    play(story)
+
+
 def test_at_the_limit_ingest_does_not_wait() -> None:
     async def story(scene: Scene) -> None:
         scene.store.hold(anything)
