@@ -165,6 +165,9 @@ async def release(collector: Collector, held: list[CollectedBatch], scene: Scene
         await collector.release(chosen)
     except (Unavailable, OutcomeUnknown):
         return held  # it may be released, or be released yet, and then a refusal tells
+    except Refused:  # an acknowledgement that was cut off has landed
+        scene.shared.acknowledge([chosen.location], chosen.collector)
+        return [each for each in held if each is not chosen]
     for each in gone:
         try:
             await collector.ack(each)

@@ -226,7 +226,7 @@ class Consumer:
                 self.check_known()
                 seen = await self._file.latest()
                 doubt = doubt if self._holdings.is_in_doubt else None  # what was read tells that it did not land
-                await self._find_out()
+                await self._find_out(seen.manifest)
                 if (ours := which()) is None:
                     return seen.manifest
                 self._check(seen.manifest)
@@ -253,10 +253,13 @@ class Consumer:
             raise self._unsure(doubt) if doubt else error from error
         raise self._unsure(doubt) if doubt else self._contended(deed)
 
-    async def _find_out(self) -> None:
-        """Find out what became of acknowledgements of which the consumer manifest has no trace any more."""
-        if self._holdings.forgotten:
-            self._holdings.clear_up(frozenset(await self._pending()))
+    async def _find_out(self, now: ConsumerManifest) -> None:
+        """Find out what became of acknowledgements of which the consumer manifest has no trace any more.
+
+        Raises `Fenced` if one was not acknowledged, and is another's now.
+        """
+        if self._holdings.forgotten and self._holdings.clear_up(frozenset(await self._pending())):
+            self._check(now)
 
     async def _read(self) -> Stored[ConsumerManifest]:
         self.check_known()

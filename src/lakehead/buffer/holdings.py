@@ -122,16 +122,19 @@ class Holdings:
         if sent.leaves:
             self.epoch = None
 
-    def clear_up(self, pending: Collection[str]) -> None:
-        """Settle what was forgotten, by what is pending now.
+    def clear_up(self, pending: Collection[str]) -> bool:
+        """Settle what was forgotten, by what is pending now; whether some of it is held again.
 
         It was not done when it was forgotten. What is done leaves `pending` before it leaves `done`, so what is still
         pending was not acknowledged by us, and is held until somebody sees that it is another's. What is not, was
         acknowledged by us or by another.
         """
         self.held.update(self.forgotten)
-        self._let_go([location for location in self.forgotten if location not in pending], ClaimState.FORGOTTEN)
+        done = [location for location in self.forgotten if location not in pending]
+        self._let_go(done, ClaimState.FORGOTTEN)
+        is_held = len(done) < len(self.forgotten)
         self.forgotten.clear()
+        return is_held
 
     def _forget(self, sent: Sent, now: ConsumerManifest) -> None:
         """A write may have ended claims though the manifest has no trace of it: all but those that are still ours."""
