@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lakehead.buffer.batches import Batches, store_for
-from lakehead.buffer.claims import Claim
+from lakehead.buffer.claims import Claim, check_not_forgotten
 from lakehead.buffer.cleanup import CleanUp
 from lakehead.buffer.consumer import Consumer, Mode
 from lakehead.buffer.errors import Fenced, Forgotten
@@ -274,6 +274,9 @@ async def process(claims: Sequence[Claim], consumer: Consumer, scene: Scene, mea
         waiting = THRESHOLD  # a clean-up at an odd moment must do no harm
         with scene.tried():
             try:
+                for claim in claims:  # as a reader does: a heartbeat may have found it forgotten
+                    if claim.location in some:
+                        check_not_forgotten(claim)
                 waiting = await consumer.ack(some)
             except Forgotten:
                 handed = [location for location in handed if location in consumer.held]
