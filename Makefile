@@ -12,7 +12,7 @@ READY    := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-extract bench-buffer format lock clean
+.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/pytest -q -n $(JOBS)
 test: $(READY) ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
 	@$(MAKE) --no-print-directory -j 2 jars lint types contracts  # the first waits for the network, the others do not
-	$(PYTEST) --durations 15
+	$(PYTEST) --durations 15 --maxfail 50  # a broken machine is told in minutes, not when CI's time is over
 
 check: lint types contracts ## The fast part: the same checks, unit tests and a few hundred simulation seeds
 	$(PYTEST) tests/unit tests/sim --sim-seeds 200 -m "not slow"
@@ -47,6 +47,7 @@ soak: $(READY) ## Everything at full length, then new seeds and kills until HOUR
 
 jars: $(READY)
 	@$(BIN)/python -m tests.support.spark
+	@$(BIN)/python -m tests.servers.sqs
 
 lint: $(READY)
 	$(BIN)/ruff format --check --quiet .
@@ -61,7 +62,7 @@ contracts: $(READY)
 SEEDS    ?= 20000
 SCENARIO ?=
 SEED     ?=
-sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n to replay one seed with its story
+sim: $(READY) ## Simulate: SEEDS=100000 for more, SCENARIO=name for one, SEED=n to replay one seed with its log
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--replay $(SEED))
 
 demo: $(RUNNABLE) ## Load a small shop into Iceberg, change it, load it again (in lakehead-demo/)
@@ -76,18 +77,24 @@ bench-start: $(READY) ## Measure how long Spark takes to its first job, against 
 bench-landing: $(READY) ## Measure landings against bare tasks, Spark's own appends, and age (10 minutes)
 	@$(BIN)/python -m bench.landing
 
+bench-upkeep: $(READY) ## Measure 2,000 landings with upkeep beside them: times, metadata, files (5 minutes)
+	@$(BIN)/python -m bench.upkeep
+
 bench-extract: $(READY) ## Measure loads from PostgreSQL against COPY, Spark and other tools (long)
 	@$(BIN)/python -m bench.extract
 
 bench-buffer: $(READY) ## Measure the buffer: rates, delays, contention, memory (8 minutes)
 	@$(BIN)/python -m bench.buffer
 
+bench-consume: $(READY) ## Measure pipelines beside Spark's own readers: rows, messages, freshness, memory (10 minutes)
+	@$(BIN)/python -m bench.consume
+
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-           --no-emit-find-links --no-annotate --custom-compile-command "make lock"
+           --no-emit-find-links --no-annotate --custom-compile-command "make lock" -c .ci/constraints.txt
 lock: $(READY) ## Choose the newest dependencies that fit pyproject.toml, and write both lock files
 	$(COMPILE) --upgrade pyproject.toml -o requirements.txt
 	$(COMPILE) --upgrade pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt

@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.buffer_scene import (
+from bench.buffer_support import (
     CLOCK,
     KIB,
     MIB,
-    NOWHERE,
+    NO_WATERMARK,
     Open,
     drain,
     far,
@@ -40,10 +40,10 @@ from bench.buffer_scene import (
 from bench.figures import figure
 from lakehead.buffer.collector import Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig
-from lakehead.buffer.layout import new_batch
+from lakehead.buffer.layout import new_batch_key
 from lakehead.clock import Clock
 from lakehead.ids import RandomIds
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Created, Exists, Store
 from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.queue_manifests import ProducerManifest
@@ -140,7 +140,7 @@ async def durable() -> None:
     count = 4
     allowed = 2 * count + 3
 
-    async def story(place: Open, clock: Clock) -> float:
+    async def measure(place: Open, clock: Clock) -> float:
         trips = await round_trips(far(place(), 0, clock), clock=clock)
         writers = [ingestor(far(place(), 1 + number, clock), clock=clock) for number in range(count)]
         took = await paced(writers, seconds=40, every=0.01, clock=clock)
@@ -156,16 +156,16 @@ async def durable() -> None:
         return over[99]
 
     print("in virtual time: ", end="")
-    await asyncio.to_thread(in_virtual_time, story)
+    await asyncio.to_thread(in_virtual_time, measure)
     with local_places() as new:
         print("on local files: ", end="")
-        figure("buffer.durable_p99_over_bound", await story(new(), CLOCK), "<=", 1)
+        figure("buffer.durable_p99_over_bound", await measure(new(), CLOCK), "<=", 1)
 
 
 async def contention() -> None:
     """How many manifest writes are refused for one that succeeds, with more and more writers, far."""
 
-    async def story(place: Open, clock: Clock, count: int) -> float:
+    async def measure(place: Open, clock: Clock, count: int) -> float:
         writers = [ingestor(far(place(), number, clock), clock=clock) for number in range(count)]
         took = await paced(writers, seconds=30, every=0.02, clock=clock)
         tries = sum(each.counts.manifest_writes["producer"] for each in writers)
@@ -182,9 +182,9 @@ async def contention() -> None:
     with local_places() as new:
         for count in (1, 4, 16):
             print("in virtual time: ", end="")
-            await asyncio.to_thread(in_virtual_time, lambda place, clock, count=count: story(place, clock, count))
+            await asyncio.to_thread(in_virtual_time, lambda place, clock, count=count: measure(place, clock, count))
             print("on local files: ", end="")
-            last = await story(new(), CLOCK, count)
+            last = await measure(new(), CLOCK, count)
     figure("buffer.rejected_per_success_16", last, "<=", 2)
 
 
@@ -244,7 +244,7 @@ async def backlog() -> None:
         writers = {}
         for pending in took:
             store = new()()
-            locations = tuple(new_batch("ingest", RandomIds()) for _ in range(pending))
+            locations = tuple(new_batch_key("ingest", RandomIds()) for _ in range(pending))
             await store.create(MANIFEST, ProducerManifest(pending=locations, data_path_prefix="ingest").encode())
             writers[pending] = ingestor(far(store, pending), interval=0.001)
         entry = some_entries(KIB, 1)
@@ -272,7 +272,7 @@ async def partitions() -> None:
                 await near.ingest(entry)
         began, found = clock.monotonic(), 0
         async with Collector(
-            CollectorConfig(object_store_config=NOWHERE), clock, store=far(place(), 1, clock)
+            CollectorConfig(object_store_config=NO_WATERMARK), clock, store=far(place(), 1, clock)
         ) as reader:
             while found < BUSY_BATCHES:
                 batch = await reader.next_batch(timeout=None)
@@ -281,7 +281,7 @@ async def partitions() -> None:
                     await reader.ack(batch)
             return found / (clock.monotonic() - began)
 
-    async def story(new: Callable[[], Open], clock: Clock) -> float:
+    async def measure(new: Callable[[], Open], clock: Clock) -> float:
         alone, busy = await rate(new(), clock, 1), await rate(new(), clock, 64)
         print(f"{alone:.1f} batches a second from one partition, {busy:.1f} from one of 64", flush=True)
         return busy / alone
@@ -291,13 +291,13 @@ async def partitions() -> None:
             inner = MemoryStore(clock=clock)
             return lambda: inner
 
-        return story(new, clock)
+        return measure(new, clock)
 
     print("in virtual time: ", end="")
     await asyncio.to_thread(in_virtual_time, in_memory)
     with local_places() as new:
         print("on local files: ", end="")
-        figure("buffer.busy_of_64_partitions", await story(new, CLOCK), ">=", 0.8)
+        figure("buffer.busy_of_64_partitions", await measure(new, CLOCK), ">=", 0.8)
 
 
 PARTS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {

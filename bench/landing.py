@@ -26,22 +26,22 @@ from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.catalog import open_catalog
-from lakehead.lake.landing import Share, Unit
-from lakehead.lake.lane import ArrowStager
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Unit, UnitRemainder
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
-from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Lander
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.stagers import ArrowStager
+from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.tables import create_table
 from lakehead.maintain.expiry import expire
+from lakehead.retry import Backoff
 from lakehead.run.environment import spark_settings
 from lakehead.spark.session import build_session, stop_session
 from lakehead.spark.settings import EMBEDDED
-from lakehead.state.model import Landing, Pointer
+from lakehead.state.model import StoredLanding, StoredPointer
 from lakehead.state.opening import open_state
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 
 ROWS = 3_000_000
 PARTS = 6
@@ -83,9 +83,9 @@ def made(first: int, rows: int) -> Iterator[pa.RecordBatch]:
 SCHEMA = next(made(0, 1)).schema
 
 
-def rows_of(share: Share) -> Iterable[pa.RecordBatch]:
+def rows_of(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
     """A unit is named by its first row and its number of rows."""
-    first, rows = share.unit.id.split("+")[:2]
+    first, rows = remainder.unit.id.split("+")[:2]
     return made(int(first), int(rows))
 
 
@@ -107,7 +107,7 @@ class Scene:
 
     def lander(self, table: IcebergTable, stager: Any = None) -> Lander[Any]:
         arrow = ArrowStager(
-            session=self.session, table=table, ids=RandomIds(), read=rows_of, split=lambda share, _: [share]
+            session=self.session, table=table, ids=RandomIds(), read=rows_of, split=lambda remainder: [remainder]
         )
         return Lander(
             pipeline="bench",
@@ -216,11 +216,11 @@ def ageing(scene: Scene) -> None:
 def settling(scene: Scene) -> None:
     """Ten thousand units settled, without Spark or a table."""
     units = tuple(f"s3://bucket/prefix/object-{number:06}.parquet" for number in range(10_000))
-    landing, times = Landing(snapshot=1, units=units), []
+    landing, times = StoredLanding(snapshot=1, units=units), []
     for _ in range(3):
         table = RandomIds().uuid()
         scene.state.shards.open(table, units, token="bench")
-        times.append(seconds(scene.state.landings.settle, table, None, Pointer(1, 1), [landing]))
+        times.append(seconds(scene.state.landings.settle, table, None, StoredPointer(1, 1), [landing]))
     figure("landing.settle_10k_seconds", statistics.median(times), "<=", 2)
 
 

@@ -20,11 +20,11 @@ import obstore
 
 from bench.figures import figure
 from lakehead.storage.connect import Bucket, connect
-from lakehead.storage.local import THREADS
-from lakehead.storage.opening import open_store
+from lakehead.storage.local_store import THREADS
+from lakehead.storage.open_store import open_store
 from tests.servers.seaweed import BUCKET, Seaweed
 from tests.sim.scenarios import SOUND
-from tests.sim.world import simulate
+from tests.support.simulation import simulate
 
 IN_FLIGHT = 32
 TURNS = 5

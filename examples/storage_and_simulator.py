@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from lakehead.ids import RandomIds
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Created, Replaced, Store
 from lakehead.storage.probe import probe
 from tests.sim.scenarios import BROKEN, SOUND
-from tests.sim.world import simulate
+from tests.support.simulation import simulate
 
 PROCESSES, INCREMENTS = 4, 50
 SEEDS = 1_000

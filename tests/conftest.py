@@ -1,12 +1,14 @@
 """Which tests a run leaves out, what they share, and fixtures that more than one kind of them needs."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.servers.seaweed import Seaweed
 from tests.support import spark
 from tests.support.effort import SOAKING
+from tests.support.folders import folder_in_memory
 
 pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profiles", "tests.support.schedule"]
 
@@ -42,10 +44,21 @@ def _has_own_jvm(node: pytest.Item | pytest.Collector) -> bool:
     return node.get_closest_marker("own_jvm") is not None
 
 
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    """An empty folder in memory, where the system has such a place."""
+    with folder_in_memory() as folder:
+        yield folder
+
+
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """A real S3 server for the whole run. It is never stopped or broken by a test; those start their own."""
-    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
-    server.start()
-    yield server
-    server.stop()
+def seaweed() -> Iterator[Seaweed]:
+    """A real S3 server for the whole run. It is never stopped or broken by a test; those start their own.
+
+    In memory: the server takes no objects while less than a hundredth of its disk is free.
+    """
+    with folder_in_memory() as folder:
+        server = Seaweed(folder)
+        server.start()
+        yield server
+        server.stop()

@@ -16,39 +16,39 @@ from lakehead.ids import RandomIds, system_random
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.catalog import open_catalog
 from lakehead.lake.commits import empty, publication, set_ref
-from lakehead.lake.landing import Landing, Reached, Share, Unit
-from lakehead.lake.lane import ArrowStager
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Landing, Unit, UnitRemainder
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.merge import MergeStager
-from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Audit, Lander
-from lakehead.lake.rows import Branch, Change
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Branch, Change
+from lakehead.lake.stagers import ArrowStager
+from lakehead.lake.state_progress import StateProgress
+from lakehead.retry import Backoff
 from lakehead.run.environment import spark_settings
 from lakehead.spark.settings import EMBEDDED, Properties, SparkSettings, embedded_catalog
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from tests.support.costs import Mechanism, add
 
 ROWS = 10
 SCHEMA = "unit string, number bigint"
 
 
-def rows_of(share: Share) -> Iterable[pa.RecordBatch]:
+def rows_of(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
     """Ten rows of a unit, each with the unit's name and a number: what is in the table says which units are."""
-    yield pa.RecordBatch.from_pydict({"unit": [share.unit.id] * ROWS, "number": pa.array(range(ROWS), pa.int64())})
+    yield pa.RecordBatch.from_pydict({"unit": [remainder.unit.id] * ROWS, "number": pa.array(range(ROWS), pa.int64())})
 
 
-def whole(share: Share, _: Reached) -> Sequence[Share]:
+def whole(remainder: UnitRemainder) -> Sequence[UnitRemainder]:
     """A share read in one part."""
-    return [share]
+    return [remainder]
 
 
-def unit_merge(session: SparkSession, target: str, shares: Sequence[Share]) -> None:
+def unit_merge(session: SparkSession, target: str, remainders: Sequence[UnitRemainder]) -> None:
     """One row for each unit, whose number counts how often the unit was merged."""
-    values = ", ".join(f"('{share.unit.id}')" for share in shares)
+    values = ", ".join(f"('{remainder.unit.id}')" for remainder in remainders)
     session.sql(
         f"MERGE INTO {target} t USING (SELECT * FROM VALUES {values} AS s(unit)) s ON t.unit = s.unit "  # noqa: S608 - ours
         "WHEN MATCHED THEN UPDATE SET number = t.number + 1 "
@@ -119,9 +119,9 @@ class Lakehouse:
         self,
         table: IcebergTable,
         *,
-        read: Callable[[Share], Iterable[pa.RecordBatch]] = rows_of,
+        read: Callable[[UnitRemainder], Iterable[pa.RecordBatch]] = rows_of,
         change: Change = Change.APPEND,
-    ) -> ArrowStager[Share]:
+    ) -> ArrowStager[UnitRemainder]:
         return ArrowStager(session=self.session, table=table, ids=RandomIds(), read=read, split=whole, change=change)
 
     def merge_stager(self, table: IcebergTable, *, clock: Clock | None = None) -> MergeStager:
@@ -158,7 +158,8 @@ class Lakehouse:
         add(Mechanism.LANDINGS)
         lander = self.lander(table, stager, owner=owner)
         ours = self.progress(owner).take(table.uuid, [Unit(unit) for unit in units])
-        return asyncio.run(lander.land(ours)) if ours else None
+        staged = asyncio.run(lander.land(ours)) if ours else None
+        return staged.landing if staged else None
 
     def units_in(self, table: IcebergTable) -> dict[str, int]:
         """How many rows of each unit the table holds, as PyIceberg sees it."""

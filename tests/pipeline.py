@@ -13,32 +13,32 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from lakehead.clock import SystemClock
-from lakehead.extract.rows import INGEST_SCHEMA
+from lakehead.extract.raw_rows import INGEST_SCHEMA
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.catalog import open_catalog
-from lakehead.run.config.reading import read_config
+from lakehead.run.config.config_file import read_config
 from lakehead.run.ingestion import Ingestion
 from lakehead.run.observe.state_events import StateEventSubscriber
-from lakehead.run.observe.summary import Summary
-from lakehead.run.run_command import selected
+from lakehead.run.observe.summary import RunSummary
+from lakehead.run.run_command import select_tables
 from lakehead.run.wiring import Wiring
 from lakehead.spark.settings import EMBEDDED, SparkSettings, embedded_catalog
 from lakehead.state.buffered import BufferedState
-from lakehead.telemetry.emitter import Emitter, Told
-from lakehead.telemetry.events import Happened, PhaseMarked, TableFailed
+from lakehead.telemetry.emitter import Emitter, EventEnvelope
+from lakehead.telemetry.events import Event, PhaseMarked, TableFailed
 from tests.lakehouse import Lakehouse
 from tests.support.costs import Mechanism, add
 
 DAY = date(2026, 1, 1)
 
-E = TypeVar("E", bound=Happened)
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
 class Ran:
     """What one run told, and how it ended."""
 
-    told: tuple[Told, ...]
+    told: tuple[EventEnvelope, ...]
     exit_code: int
 
     def of(self, kind: type[E], table: str | None = None) -> list[E]:
@@ -107,7 +107,7 @@ class Pipeline:
         load_date: date = DAY,
         reload: bool = False,
         lag_seconds: int = 0,
-        hears: Callable[[Told], None] | None = None,
+        hears: Callable[[EventEnvelope], None] | None = None,
         wiring: Callable[[Wiring], Wiring] = lambda made: made,
         **runtime: Any,
     ) -> Ran:
@@ -116,7 +116,7 @@ class Pipeline:
         config = read_config(file)
         made = wiring(Wiring(config, self.environment))
         made.check()
-        clock, ids, told, summary = SystemClock(), RandomIds(), list[Told](), Summary()
+        clock, ids, told, summary = SystemClock(), RandomIds(), list[EventEnvelope](), RunSummary()
         with ExitStack() as opened:
             state = opened.enter_context(made.open_state(clock, ids))
             buffered = opened.enter_context(BufferedState(state, clock))
@@ -133,7 +133,7 @@ class Pipeline:
                 lag_seconds=lag_seconds,
                 reload=reload,
                 config_file=file,
-            ).run(selected(config, only))
+            ).run(select_tables(config, only))
         ran = Ran(tuple(told), summary.exit_code)
         add(Mechanism.LANDINGS, sum(phase.phase != "watermark" for phase in ran.of(PhaseMarked)))
         return ran

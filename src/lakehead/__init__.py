@@ -2,52 +2,51 @@
 
 from lakehead.buffer.blocking import BlockingCollector, BlockingIngestor, BlockingWatcher
 from lakehead.buffer.collector import CollectedBatch, Collector
-from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
-from lakehead.buffer.consumer import Mode
-from lakehead.buffer.counts import Counts
-from lakehead.buffer.errors import Contended, Fenced, Forgotten, OutOfTurn, QueueFull, Refused
+from lakehead.buffer.config import BatchFormat, CollectorConfig, CollectorMode, IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.counts import BufferCounts
+from lakehead.buffer.errors import AckOutOfOrder, Fenced, InvalidCall, OutcomeLost, QueueContended, QueueFull
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.metrics import export_metrics
-from lakehead.buffer.partitions import Repartition
 from lakehead.buffer.purge import Purge
+from lakehead.buffer.repartition import Repartition
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.connect import StoreSettings
-from lakehead.storage.keys import InvalidKey
-from lakehead.storage.opening import open_store
+from lakehead.storage.object_keys import InvalidKey
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from lakehead.storage.probe import probe
 from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.errors import NewerFormat, Unreadable
 
 __all__ = [
+    "AckOutOfOrder",
     "BatchFormat",
     "BlockingCollector",
     "BlockingIngestor",
     "BlockingWatcher",
+    "BufferCounts",
     "CollectedBatch",
     "Collector",
     "CollectorConfig",
-    "Contended",
-    "Counts",
+    "CollectorMode",
     "Durable",
     "Fenced",
-    "Forgotten",
     "Ingestor",
     "IngestorConfig",
+    "InvalidCall",
     "InvalidKey",
     "KeyValueEntry",
     "LakeheadError",
     "Misconfigured",
-    "Mode",
     "NewerFormat",
     "ObjectStoreConfig",
-    "OutOfTurn",
+    "OutcomeLost",
     "OutcomeUnknown",
     "Purge",
+    "QueueContended",
     "QueueFull",
-    "Refused",
     "Repartition",
     "Store",
     "StoreSettings",

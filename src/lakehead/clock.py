@@ -1,4 +1,4 @@
-"""Time, as an argument."""
+"""The clock that components take as an argument, instead of reading the system's time."""
 
 import asyncio
 import time
@@ -7,32 +7,32 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a component learns the time. Wall time is a hint that may jump; monotonic time only grows."""
+    """A source of time. Wall time is a hint that may jump; monotonic time only grows."""
 
     def now_ns(self) -> int:
-        """Wall time in nanoseconds since the Unix epoch, UTC."""
+        """Return wall time in nanoseconds since the Unix epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment, for measuring durations."""
+        """Return seconds since some fixed moment, for measuring durations."""
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let that much time pass, for whoever awaits it."""
+        """Sleep for that many seconds when awaited."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system's clock."""
 
     def now_ns(self) -> int:
-        """Wall time in nanoseconds since the Unix epoch, UTC."""
+        """Return wall time in nanoseconds since the Unix epoch, UTC."""
         return time.time_ns()
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment, for measuring durations."""
+        """Return seconds since some fixed moment, for measuring durations."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let that much time pass, for whoever awaits it."""
+        """Sleep for that many seconds when awaited."""
         return asyncio.sleep(seconds)

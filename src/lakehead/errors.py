@@ -1,20 +1,20 @@
-"""Every error of ours, told apart by what the caller should do next."""
+"""The base classes of all errors, by what the caller should do next."""
 
 import errno
 import os
 
 
 class LakeheadError(Exception):
-    """The root of all errors that Lakehead raises on purpose. Its message is a sentence for a person."""
+    """The base class of all errors that Lakehead raises on purpose. The message is written for people."""
 
     def __init__(self, *args: object, fault: str = "") -> None:
         super().__init__(*args)
         self.fault = fault
-        """Tells apart the faults that one place raises, in a word or two that never change: part of the stack hash."""
+        """Distinguishes the errors that one line raises, in one or two constant words: part of the stack hash."""
 
 
 class Misconfigured(LakeheadError):
-    """Fix the input: a URL, a setting, a bucket or credentials. The same call will fail again."""
+    """Fix the input: a URL, a setting, a bucket or credentials. The same call fails again."""
 
 
 class Unavailable(LakeheadError):
@@ -22,27 +22,31 @@ class Unavailable(LakeheadError):
 
 
 class DiskFull(Unavailable):
-    """There is no room where something was to be written. Make room, then try again. Nothing was published."""
+    """Free disk space, then try again: something could not be written. Nothing was published."""
 
     @classmethod
     def of(cls, error: BaseException, path: object) -> "DiskFull | None":
-        """What an error means that says that the disk of a path is full; None for any other error.
+        """Return a `DiskFull` if the error says that the disk of a path is full; None for any other error.
 
-        Also for errors of other languages, which have no number: their words are the system's.
+        Errors of Java, Rust and SQLite have no errno, and are recognized by the system's message.
         """
         number = error.errno if isinstance(error, OSError) else None
-        said = str(error)
-        words = _FULL.get(number or 0) or next((words for words in (*_FULL.values(), _SQLITES) if words in said), None)
+        text = str(error)
+        reason = _FULL.get(number or 0) or next(
+            (reason for reason in (*_FULL.values(), _SQLITE_FULL) if reason in text), None
+        )
         return (
-            None if words is None else cls(f"The disk of {path} is full ({words}). Make room there, and run it again.")
+            None
+            if reason is None
+            else cls(f"The disk of {path} is full ({reason}). Make room there, and run it again.")
         )
 
 
 _FULL = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
-"""No space left, no space left for this user, and no space left for this file: limits of a disk, a user, a process."""
+"""No space left on the disk, over the user's quota, over the file size limit of the process."""
 
-_SQLITES = "database or disk is full"
+_SQLITE_FULL = "database or disk is full"
 
 
 class OutcomeUnknown(LakeheadError):
-    """The change may have happened, may not, or may happen yet. Look before doing it again."""
+    """Check before doing it again: the change may have been applied, or may be applied later."""

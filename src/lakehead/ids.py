@@ -1,4 +1,4 @@
-"""Ids and randomness, as arguments."""
+"""Ids and randomness that components take as arguments, instead of drawing them from the system."""
 
 import uuid
 from random import Random
@@ -8,33 +8,33 @@ __all__ = ["Ids", "Random", "RandomIds", "SeededIds", "system_random"]
 
 
 class Ids(Protocol):
-    """Where a component gets names that nobody else has."""
+    """A source of unique ids."""
 
     def uuid(self) -> str:
-        """A new UUID v4 in its canonical form."""
+        """Return a new UUID v4 in its canonical form."""
         ...
 
 
 class RandomIds:
-    """Ids from the machine's randomness."""
+    """Random ids from the system."""
 
     def uuid(self) -> str:
-        """A new UUID v4 in its canonical form."""
+        """Return a new UUID v4 in its canonical form."""
         return str(uuid.uuid4())
 
 
 class SeededIds:
-    """Ids that repeat with the seed: for simulations, never for production."""
+    """Ids that depend only on the seed: for simulations, never for production."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def uuid(self) -> str:
-        """A new UUID v4 in its canonical form."""
+        """Return a new UUID v4 in its canonical form."""
         drawn = f"{self._random.getrandbits(122):032x}"  # uuid.UUID would take most of a simulation's time
         return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
 
 
 def system_random() -> Random:
-    """Randomness for jitter, seeded by the machine."""
+    """Return randomness for jitter, seeded by the system."""
     return Random()

@@ -13,20 +13,19 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from lakehead.buffer.collector import Collector
-from lakehead.buffer.config import CollectorConfig, IngestorConfig, ObjectStoreConfig
-from lakehead.buffer.consumer import CLAIMS, Mode
+from lakehead.buffer.config import CollectorConfig, CollectorMode, IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
-from lakehead.buffer.layout import Pair
-from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.means import Means
-from lakehead.buffer.orphans import OrphanCollector
+from lakehead.buffer.layout import ManifestKeys
+from lakehead.buffer.manifests import ManifestPair
+from lakehead.buffer.orphan_gc import OrphanGc
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Unavailable
 from lakehead.ids import RandomIds, system_random
 from lakehead.storage.connect import StoreSettings
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from lakehead.wire.batch import KeyValueEntry
 
 TIMEOUT = timedelta(seconds=0.5)
@@ -117,7 +116,7 @@ async def collect(tell: Told, config: CollectorConfig, *, until_empty: bool, pla
 
 async def is_empty(place: ObjectStoreConfig) -> bool:
     """Whether all that is queued has been acknowledged."""
-    files = PairFiles.of(Pair.of(MANIFEST), means_of(place))
+    files = ManifestPair.of(ManifestKeys.of(MANIFEST), means_of(place))
     # In this order: a clean-up takes a location from what is pending before it takes it from what is done.
     done = (await files.consumer.read()).manifest.done
     pending = (await files.producer.read()).manifest.pending
@@ -126,11 +125,10 @@ async def is_empty(place: ObjectStoreConfig) -> bool:
 
 async def collect_orphans(tell: Told, place: ObjectStoreConfig) -> None:
     """GC, again and again, with hardly any grace."""
-    gc = OrphanCollector(
+    gc = OrphanGc(
         data_path_prefix="ingest",
         manifest_path=MANIFEST,
-        means=means_of(place),
-        backoff=CLAIMS,
+        deps=means_of(place),
         grace_seconds=0.5,
     )
     while True:
@@ -139,9 +137,9 @@ async def collect_orphans(tell: Told, place: ObjectStoreConfig) -> None:
         await asyncio.sleep(0.3)
 
 
-def means_of(place: ObjectStoreConfig) -> Means:
+def means_of(place: ObjectStoreConfig) -> BufferDeps:
     store = open_store(place.url, place.settings)
-    return Means(store=store, clock=SystemClock(), ids=RandomIds(), random=system_random())
+    return BufferDeps(store=store, clock=SystemClock(), ids=RandomIds(), random=system_random())
 
 
 def work(order: Order, pipe: Connection) -> None:
@@ -169,7 +167,7 @@ def work(order: Order, pipe: Connection) -> None:
                 object_store_config=place,
                 heartbeat_timeout_ms=TIMEOUT,
                 done_cleanup_threshold=20,
-                mode=Mode(order["mode"]),
+                mode=CollectorMode(order["mode"]),
                 read_ahead=4,
             )
             role = collect(tell, collecting, until_empty=order.get("until_empty", False), planted=planted)

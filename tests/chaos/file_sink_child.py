@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakehead.ids import RandomIds
-from lakehead.lake.filesink.cleanup import ttl_cleanup
+from lakehead.lake.filesink.file_names import LANDED
+from lakehead.lake.filesink.file_sink import FileSink, PublishMode, Write
 from lakehead.lake.filesink.local import create_file, rename_folder
-from lakehead.lake.filesink.names import LANDED
 from lakehead.lake.filesink.port import Entry, Files, Outcome
 from lakehead.lake.filesink.published import published
-from lakehead.lake.filesink.sink import FileSink, Way, Write
+from lakehead.lake.filesink.staging_cleanup import ttl_cleanup
 from lakehead.lake.landing import Unit
 
 OLD = (1, 2, 3, 4)
@@ -100,7 +100,7 @@ FAR_AHEAD = FixedClock(2**62)
 """So late that whatever has landed is older than any TTL."""
 
 
-def sink_at(root: Path, way: Way, files: Files | None = None) -> FileSink:
+def sink_at(root: Path, way: PublishMode, files: Files | None = None) -> FileSink:
     """The sink that tests and children share: only its folder connects them."""
     return FileSink(root=str(root), files=files or DiskFiles(), ids=RandomIds(), way=way)
 
@@ -163,7 +163,7 @@ def tell(line: str) -> None:
 # --- killed at one chosen step
 
 
-def prepare(operation: str, way: Way, root: Path) -> None:
+def prepare(operation: str, way: PublishMode, root: Path) -> None:
     """What is there before an operation."""
     sink = sink_at(root, way)
     if operation != "land":
@@ -197,14 +197,14 @@ def serve_deaths() -> None:
         operation, way, step, root = line.rstrip("\n").split(" ", 3)
         process = os.fork()
         if process == 0:
-            doomed(operation, Way(way), int(step), Path(root))
+            doomed(operation, PublishMode(way), int(step), Path(root))
             tell("answered")
             os._exit(0)
         _, status = os.waitpid(process, 0)
         tell(f"exit {os.waitstatus_to_exitcode(status)}")
 
 
-def doomed(operation: str, way: Way, step: int, root: Path) -> None:
+def doomed(operation: str, way: PublishMode, step: int, root: Path) -> None:
     """Die at a step: each call of the file system counts as two, just before it and just after it."""
     steps = count(1)
 
@@ -240,7 +240,7 @@ class DeadlyFiles(DiskFiles):
 # --- racing
 
 
-def race(root: Path, way: Way, units: int) -> None:
+def race(root: Path, way: PublishMode, units: int) -> None:
     """Stage every unit, wait for the word, publish them all, and tell what each came to."""
     sink = sink_at(root, way)
     staged = [sink.stage(Unit(f"raced-{number}"), rows_of(*OLD)) for number in range(units)]
@@ -256,6 +256,6 @@ def main(words: list[str]) -> None:
         case ["serve-deaths"]:
             serve_deaths()
         case ["race", root, way, units]:
-            race(Path(root), Way(way), int(units))
+            race(Path(root), PublishMode(way), int(units))
         case unknown:
             raise SystemExit(f"There is no role {unknown}.")

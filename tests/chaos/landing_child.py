@@ -23,16 +23,16 @@ from pyspark.sql import SparkSession
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError
 from lakehead.ids import RandomIds
-from lakehead.lake import lane
+from lakehead.lake import stagers
 from lakehead.lake.audits import every_row_once
-from lakehead.lake.landing import Fence, Head, Landing, Reached, Share, Snapshot
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Fence, Head, Landing, NewWatermark, Snapshot, UnitRemainder
 from lakehead.lake.landing import Unit as Work
 from lakehead.lake.merge import BRANCH
 from lakehead.lake.ports import Staged
-from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Lander
-from lakehead.lake.rows import Change, NewFiles
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Change, NewFiles
+from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.tasks import write_parts
 from lakehead.maintain.sweep import sweep
 from lakehead.spark.session import build_session
@@ -50,7 +50,7 @@ OVER = timedelta(0)
 """A lease that is over as soon as it is taken."""
 
 
-class Way(Enum):
+class PublishMode(Enum):
     """Who writes the rows."""
 
     HERE = "this process, without Spark"
@@ -90,7 +90,7 @@ class Order:
     owner: str = "owner"
     lease: timedelta = LONG
     watermark: int | None = None
-    way: Way = Way.HERE
+    way: PublishMode = PublishMode.HERE
     hold_at: str | None = None
     """It tells that it is there and waits for a word."""
     die_at: str | int | None = None
@@ -118,17 +118,21 @@ class HereStager:
 
     table: IcebergTable
 
-    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[NewFiles]:
+    async def stage(
+        self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
+    ) -> Staged[NewFiles]:
         iceberg = self.table.load()
-        parts = [(share.unit, 0, share) for share in shares if share.spans != ()]
-        wrote = write_parts(lane.target_of(iceberg), lane._name(token, RandomIds()), rows_of, parts)
-        return lane._staged([wrote], shares, iceberg, Change.APPEND, token, reached, fence, parts=len(parts))
+        parts = [(remainder.unit, 0, remainder) for remainder in remainders if remainder.spans != ()]
+        wrote = write_parts(stagers.target_of(iceberg), stagers._name(token, RandomIds()), rows_of, parts)
+        return stagers.staged_files(
+            [wrote], remainders, iceberg, Change.APPEND, token, new_watermark, fence, parts=len(parts)
+        )
 
-    def still_good(self, staged: Staged[NewFiles], at: Head) -> bool:
-        return lane.still_good(self.table, staged, at)
+    def is_publishable_at(self, staged: Staged[NewFiles], at: Head) -> bool:
+        return stagers.is_publishable_at(self.table, staged, at)
 
-    async def is_there(self, staged: Staged[NewFiles]) -> bool:
-        return lane.is_there(self.table, staged)
+    async def is_still_stored(self, staged: Staged[NewFiles]) -> bool:
+        return stagers.is_still_stored(self.table, staged)
 
     async def discard(self, staged: Staged[NewFiles]) -> None:
         pass
@@ -149,13 +153,13 @@ def make_table(lakehouse: Lakehouse, place: Place) -> IcebergTable:
 def lander_of(lakehouse: Lakehouse, table: IcebergTable, order: Order) -> Lander[Any]:
     stager: Any
     match order.way:
-        case Way.HERE:
+        case PublishMode.HERE:
             stager = HereStager(table=table)
-        case Way.ARROW:
+        case PublishMode.ARROW:
             stager = lakehouse.arrow_stager(table)
-        case Way.MERGE:
+        case PublishMode.MERGE:
             stager = lakehouse.merge_stager(table)
-    lander = lakehouse.lander(table, stager, audits=[] if order.way is Way.MERGE else [every_row_once])
+    lander = lakehouse.lander(table, stager, audits=[] if order.way is PublishMode.MERGE else [every_row_once])
     return replace(lander, progress=StateProgress(state=lakehouse.state, owner=order.owner, lease=order.lease))
 
 
@@ -166,7 +170,8 @@ def carry_out(lakehouse: Lakehouse, table: IcebergTable, order: Order, reach: Re
     if reach is not None:
         lander = with_failpoints(lander, reach)
     taken = cast(StateProgress, lander.progress).take(table.uuid, [Work(unit) for unit in order.units])
-    return asyncio.run(lander.land(taken, reached=Reached(watermark=order.watermark))) if taken else None
+    staged = asyncio.run(lander.land(taken, new_watermark=NewWatermark(watermark=order.watermark))) if taken else None
+    return staged.landing if staged else None
 
 
 def landings_of(table: IcebergTable) -> list[Snapshot]:
@@ -329,21 +334,21 @@ def assert_landed_once(
     """The table has each unit once, and the state and the ledger say the same as its history."""
     assert lakehouse.units_in(table) == dict.fromkeys(units, rows)
     landings = landings_of(table)
-    held = [share.unit.id for each in landings if each.landing for share in each.landing.shares]
+    held = [remainder.unit.id for each in landings if each.landing for remainder in each.landing.remainders]
     assert sorted(held) == sorted(set(units))
     pointer = lakehouse.state.landings.pointer(table.uuid)
     assert pointer is not None
     assert (pointer.snapshot, pointer.last_landing) == (asyncio.run(table.head()).snapshot, landings[-1].id)
     shards = lakehouse.state.shards.read(table.uuid, held)
     assert {shard.unit: (shard.state, shard.snapshot) for shard in shards} == {
-        share.unit.id: (ShardState.COMPLETED, each.id)
+        remainder.unit.id: (ShardState.COMPLETED, each.id)
         for each in landings
         if each.landing
-        for share in each.landing.shares
+        for remainder in each.landing.remainders
     }
     assert asyncio.run(ledger_of(lakehouse, table)) == landings
-    reached = lakehouse.state.progress.watermark(table.uuid)
-    assert (reached and reached.value) == watermark
+    new_watermark = lakehouse.state.progress.watermark(table.uuid)
+    assert (new_watermark and new_watermark.value) == watermark
 
 
 async def ledger_of(lakehouse: Lakehouse, table: IcebergTable) -> list[object]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
-from lakehead.storage import files
-from lakehead.storage.local import LocalStore
-from lakehead.storage.port import Created, Exists, Meta, Object, Replaced, Stale
+from lakehead.storage import local_files
+from lakehead.storage.local_store import LocalStore
+from lakehead.storage.port import Created, Exists, Object, ObjectMeta, Replaced, Stale
 
 KEY = "folder/object"
 OLD = b"old" * 1_000
@@ -89,14 +89,14 @@ def doomed(operation: str, step: int, store: LocalStore) -> None:
     assert not isinstance(answer, Exists | Stale)
 
 
-async def carry_out(operation: str, store: LocalStore, known: Meta | None) -> object:
+async def carry_out(operation: str, store: LocalStore, known: ObjectMeta | None) -> object:
     match operation, known:
         case "create", None:
             return await store.create(KEY, NEW)
         case "create-named", None:
-            files.HAS_UNNAMED = False  # as on systems without files that have no name
+            local_files.HAS_UNNAMED_FILES = False  # as on systems without files that have no name
             return await store.create(KEY, NEW)
-        case "replace", Meta(version=version):
+        case "replace", ObjectMeta(version=version):
             return await store.replace(KEY, NEW, version)
         case "put", _:
             return await store.put(KEY, NEW)

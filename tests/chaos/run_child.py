@@ -20,15 +20,15 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from lakehead.extract.iceberg import IcebergSink
+from lakehead.extract.iceberg_table_sink import IcebergTableSink
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
-from lakehead.lake.table import IcebergTable
-from lakehead.run import ingestion, run_command, starting, table_run  # noqa: F401 - the command loads them later
+from lakehead.run import ingestion, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
 from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
 from lakehead.run.main import main
 from lakehead.spark.settings import SparkSettings
-from lakehead.state.progress import Progress
+from lakehead.state.progress import ProgressRecords
 from lakehead.state.slices import SlicePlans
 from tests.faults.failpoints import around, die
 from tests.support.costs import Mechanism, add
@@ -65,9 +65,9 @@ def watch(reach: Callable[[str], None]) -> None:
 
     places: list[tuple[type, str, str]] = [
         (SlicePlans, "save", "plan"),
-        (IcebergSink, "stage_incremental_slice", "slice"),
-        (IcebergSink, "commit_incremental", "merge"),
-        (Progress, "advance", "mark"),
+        (IcebergTableSink, "stage_incremental_slice", "slice"),
+        (IcebergTableSink, "commit_incremental", "merge"),
+        (ProgressRecords, "advance", "mark"),
     ]
     for owner, method, step in places:
         setattr(owner, method, watched(getattr(owner, method), step))
@@ -80,8 +80,8 @@ def borrow(jvm: Borrowed) -> None:
     def build_session(settings: SparkSettings, **_: Any) -> SparkSession:
         return jvm.session(settings)
 
-    setattr(starting, "build_session", build_session)  # noqa: B010 - as above
-    setattr(starting, "stop_session", lambda _: None)  # noqa: B010 - as above
+    setattr(spark_startup, "build_session", build_session)  # noqa: B010 - as above
+    setattr(spark_startup, "stop_session", lambda _: None)  # noqa: B010 - as above
 
 
 def child(

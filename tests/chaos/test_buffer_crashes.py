@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from lakehead.buffer.consumer import Mode
+from lakehead.buffer.config import CollectorMode
 from lakehead.wire.compact import decode_batch
 from tests.chaos.buffer_checker import Line, faults
 from tests.chaos.buffer_child import TIMEOUT, Order, work
@@ -136,8 +136,10 @@ def be_unkind(scene: Chaos, random: Random) -> None:
         kills += 1
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_processes_that_are_killed_at_random_lose_and_double_nothing(place: dict[str, Any], mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(CollectorMode))
+def test_processes_that_are_killed_at_random_lose_and_double_nothing(
+    place: dict[str, Any], mode: CollectorMode
+) -> None:
     with chaos(place) as scene:
         for _ in range(INGESTORS):
             scene.start(role="ingest")
@@ -149,7 +151,7 @@ def test_processes_that_are_killed_at_random_lose_and_double_nothing(place: dict
             scene.kill(process)
         scene.finish(scene.start(role="collect", mode=mode.value, until_empty=True))
 
-    assert faults(scene.lines, ordered=mode is Mode.ORDERED) == []
+    assert faults(scene.lines, ordered=mode is CollectorMode.ORDERED) == []
 
 
 @pytest.mark.parametrize(

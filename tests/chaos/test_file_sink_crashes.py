@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.lake.filesink.cleanup import Missing, leftovers, ttl_cleanup
-from lakehead.lake.filesink.names import LANDED, SUCCESS
+from lakehead.lake.filesink.file_names import LANDED, SUCCESS
+from lakehead.lake.filesink.file_sink import PublishMode, Result
 from lakehead.lake.filesink.published import published
-from lakehead.lake.filesink.sink import Result, Way
+from lakehead.lake.filesink.staging_cleanup import Missing, leftovers, ttl_cleanup
 from lakehead.lake.landing import Unit
 from tests.chaos.file_sink_child import (
     FAR_AHEAD,
@@ -64,26 +64,29 @@ class Deed:
     before: tuple[int, ...]
     after: tuple[int, ...]
     unit: Unit
-    moments: dict[Way, str]
+    moments: dict[PublishMode, str]
     """Where it must have died at least once."""
 
 
 LAND = {
-    Way.RENAME: "before create,after create,before link,after link,before rename,after rename,within the second part",
-    Way.POINTER: "before create,after create,before link,after link,after make_folder,within the second part",
+    PublishMode.RENAME: "before create,after create,before link,after link,before rename,after rename,"
+    "within the second part",
+    PublishMode.POINTER: "before create,after create,before link,after link,after make_folder,within the second part",
 }
 DEEDS = [
     Deed("land", (), OLD, UNIT, LAND),
     Deed("reload", OLD, NEW, RELOADED, LAND),
-    Deed("find", OLD, OLD, UNIT, dict.fromkeys(Way, "before create,after create,before link,after link")),
-    Deed("clean", NEW, NEW, RELOADED, dict.fromkeys(Way, "before delete,after delete,after unlink,before rmdir")),
+    Deed("find", OLD, OLD, UNIT, dict.fromkeys(PublishMode, "before create,after create,before link,after link")),
+    Deed(
+        "clean", NEW, NEW, RELOADED, dict.fromkeys(PublishMode, "before delete,after delete,after unlink,before rmdir")
+    ),
 ]
 
 
-@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("way", PublishMode)
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: str(deed.operation))
 def test_a_writer_killed_at_any_step_leaves_readers_the_old_or_the_new_and_the_next_run_finishes(
-    deed: Deed, way: Way, tmp_path: Path
+    deed: Deed, way: PublishMode, tmp_path: Path
 ) -> None:
     story: list[tuple[str, tuple[int, ...]]] = []
     with child("serve-deaths") as server:
@@ -105,11 +108,11 @@ def test_a_writer_killed_at_any_step_leaves_readers_the_old_or_the_new_and_the_n
     assert set(deed.moments[way].split(",")) <= {moment for moment, _ in story}, story
 
 
-def look_and_go_on(deed: Deed, way: Way, root: Path) -> tuple[int, ...]:
+def look_and_go_on(deed: Deed, way: PublishMode, root: Path) -> tuple[int, ...]:
     """What readers saw after a death, having checked that the next run finishes and doubles nothing."""
     found = seen(root)
     assert set(BESIDE) <= set(found)
-    if way is Way.RENAME and deed.operation != "reload":
+    if way is PublishMode.RENAME and deed.operation != "reload":
         assert globbed(root) == found
 
     # However late it is: what has not landed stays, and so does what readers read.
@@ -121,7 +124,7 @@ def look_and_go_on(deed: Deed, way: Way, root: Path) -> tuple[int, ...]:
     carry_out(deed.operation, sink_at(root, way))
     final = tuple(sorted(deed.after + BESIDE))
     assert seen(root) == final
-    if way is Way.RENAME:
+    if way is PublishMode.RENAME:
         assert globbed(root) == final
     for directory in published(str(root), files=FILES):
         assert (Path(directory) / SUCCESS).exists()
@@ -137,9 +140,9 @@ def look_and_go_on(deed: Deed, way: Way, root: Path) -> tuple[int, ...]:
     return tuple(row for row in found if row not in BESIDE)
 
 
-@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("way", PublishMode)
 def test_of_six_processes_that_publish_a_unit_exactly_one_wins_and_the_others_drop_theirs(
-    way: Way, tmp_path: Path
+    way: PublishMode, tmp_path: Path
 ) -> None:
     units = 25
     with ExitStack() as stack:
@@ -157,4 +160,4 @@ def test_of_six_processes_that_publish_a_unit_exactly_one_wins_and_the_others_dr
     assert seen(tmp_path) == tuple(sorted(OLD * units))
     assert leftovers(str(tmp_path), files=FILES) == []
     attempts = [each for unit in (tmp_path / "_staging").iterdir() for each in unit.iterdir()]
-    assert len(attempts) == (0 if way is Way.RENAME else units)
+    assert len(attempts) == (0 if way is PublishMode.RENAME else units)

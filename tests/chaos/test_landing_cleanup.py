@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from lakehead.clock import SystemClock
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Unit
-from lakehead.lake.lane import filesystem_of
 from lakehead.lake.ports import Staged
-from lakehead.lake.protocol import LOOK_AFTER
-from lakehead.lake.rows import NewFiles
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.protocol import VERIFY_STAGED_AFTER
+from lakehead.lake.staged_rows import NewFiles
+from lakehead.lake.stagers import filesystem_of
 from tests.chaos.landing_child import HereStager, Order, Place, assert_landed_once, lander_of, make_table
 from tests.faults.failpoints import Once, with_failpoints
 from tests.lakehouse import Lakehouse
@@ -48,8 +48,8 @@ class Noting(HereStager):
         self.staged.append(staged)
         return staged
 
-    async def is_there(self, staged: Staged[NewFiles]) -> bool:
-        self.looks.append(await super().is_there(staged))
+    async def is_still_stored(self, staged: Staged[NewFiles]) -> bool:
+        self.looks.append(await super().is_still_stored(staged))
         return self.looks[-1]
 
 
@@ -87,7 +87,7 @@ def test_staged_files_that_are_gone_after_hours_are_staged_again(lakehouse: Lake
     table, clock = make_table(lakehouse, place), Jumping()
 
     def clean_up(staged: Staged[NewFiles]) -> None:
-        clock.hours = LOOK_AFTER / timedelta(hours=1)
+        clock.hours = VERIFY_STAGED_AFTER / timedelta(hours=1)
         for file in staged.rows.files:
             filesystem_of(table.load(), file.uri)[0].delete_file(file.path)
 
@@ -95,7 +95,7 @@ def test_staged_files_that_are_gone_after_hours_are_staged_again(lakehouse: Lake
 
     assert stager.looks == [False]
     assert len(stager.staged) == 2
-    assert waits == ["somebody else has removed files that were staged for the table: they are staged again"]
+    assert waits == ["files staged for the table were removed by another tool: staging them again"]
     published = {task.file.file_path for task in table.load().scan().plan_files()}
     assert published == {file.uri for file in stager.staged[1].rows.files}
 
@@ -104,7 +104,7 @@ def test_staged_files_that_are_still_there_after_hours_are_published(lakehouse: 
     table, clock = make_table(lakehouse, place), Jumping()
 
     def grow_old(_: Staged[NewFiles]) -> None:
-        clock.hours = 2 * LOOK_AFTER / timedelta(hours=1)
+        clock.hours = 2 * VERIFY_STAGED_AFTER / timedelta(hours=1)
 
     stager, waits = land(lakehouse, table, clock, grow_old)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.iceberg_table import IcebergTable
 from tests.chaos.landing_child import (
     OVER,
     Order,

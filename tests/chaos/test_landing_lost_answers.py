@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.iceberg_table import IcebergTable
 from tests.chaos.landing_child import Order, Place, assert_landed_once, carry_out, landings_of, make_table
 from tests.faults.proxy import Proxy, Request, Silence, answer, served
 from tests.lakehouse import Lakehouse

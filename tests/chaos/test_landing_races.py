@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.spark.settings import Properties
 from tests.chaos.landing_child import Order, Place, Worker, assert_landed_once, make_table, workers
 from tests.lakehouse import Lakehouse

@@ -17,18 +17,18 @@ from pyspark.sql import SparkSession
 
 from lakehead.errors import Unavailable
 from lakehead.lake.commits import set_main
-from lakehead.lake.landing import Landing, Share, Unit
-from lakehead.lake.lane import StagingFailed
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Landing, Unit, UnitRemainder
 from lakehead.lake.merge import BRANCH, MergeStager
 from lakehead.lake.ports import AuditFailed
-from lakehead.lake.table import IcebergTable
-from lakehead.storage.backoff import Backoff
+from lakehead.lake.stagers import StagingFailed
+from lakehead.retry import Backoff
 from tests.chaos.landing_child import (
     OVER,
     Order,
     Own,
     Place,
-    Way,
+    PublishMode,
     assert_landed_once,
     assert_nothing_is_left,
     carry_out,
@@ -49,13 +49,13 @@ pytestmark = [
 JVM_SECONDS = 60
 # One for each thing that may be left. What comes before and after them is the same for every stager.
 MOMENTS = {
-    Way.ARROW: ("after stage", "before publish", "after publish"),
-    Way.MERGE: ("after create", "after run", "after audited", "before publish", "after publish"),
+    PublishMode.ARROW: ("after stage", "before publish", "after publish"),
+    PublishMode.MERGE: ("after create", "after run", "after audited", "before publish", "after publish"),
 }
 EARLIER = Order(("earlier",))
 SUCCESSOR = Order(("a",), owner="successor")
-SLOW = Order(("a",), owner="slow", lease=OVER, way=Way.MERGE)
-ROWS_OF = {Way.ARROW: ROWS, Way.MERGE: 1}
+SLOW = Order(("a",), owner="slow", lease=OVER, way=PublishMode.MERGE)
+ROWS_OF = {PublishMode.ARROW: ROWS, PublishMode.MERGE: 1}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def branches_of(table: IcebergTable) -> list[str]:
 
 @pytest.mark.parametrize("way", MOMENTS, ids=["appends", "merges"])
 def test_a_spark_lander_killed_at_any_step_is_repaired_by_the_next_run(
-    way: Way, lakehouse: Lakehouse, folder: Path
+    way: PublishMode, lakehouse: Lakehouse, folder: Path
 ) -> None:
     place = Place(folder, way.name.lower())
     table = make_table(lakehouse, place)
@@ -96,9 +96,9 @@ def test_a_spark_lander_killed_at_any_step_is_repaired_by_the_next_run(
         carry_out(lakehouse, table, Order((b, c, a), owner="successor", way=way))
         landed += [a, b, c]
         assert_landed_once(lakehouse, table, landed, rows=ROWS_OF[way])
-        assert merged_once(table) or way is not Way.MERGE
+        assert merged_once(table) or way is not PublishMode.MERGE
         # What is published has no branch any more; only a merge that died before that leaves one.
-        left += way is Way.MERGE and moment != "after publish"
+        left += way is PublishMode.MERGE and moment != "after publish"
         assert len(branches_of(table)) == left
     assert_nothing_is_left(table)
     assert sorted(lakehouse.units_in(table)) == sorted(landed)
@@ -115,13 +115,13 @@ def test_a_killed_process_takes_its_jvm_along(lakehouse: Lakehouse, folder: Path
     with workers(place, spark=Own.JVM) as [doomed]:
         jvm = os.pidfd_open(doomed.jvm())
         try:
-            order = Order(("a", "b"), owner="doomed", lease=OVER, way=Way.ARROW, die_at="after stage")
+            order = Order(("a", "b"), owner="doomed", lease=OVER, way=PublishMode.ARROW, die_at="after stage")
             assert doomed.death(order) == "after stage"
             assert select.select([jvm], [], [], JVM_SECONDS)[0], "its JVM lives on"
         finally:
             os.close(jvm)
 
-    carry_out(lakehouse, table, Order(("a", "b"), owner="successor", way=Way.ARROW))
+    carry_out(lakehouse, table, Order(("a", "b"), owner="successor", way=PublishMode.ARROW))
     assert_landed_once(lakehouse, table, ["a", "b"])
 
 
@@ -132,7 +132,7 @@ def test_a_merge_that_another_landing_has_overtaken_is_made_again_with_its_rows(
     carry_out(lakehouse, table, EARLIER)
     other = Order(("other",), owner="other")
     overtaken = Once("before publish", lambda: in_a_thread(lambda: carry_out(lakehouse, table, other)))
-    carry_out(lakehouse, table, Order(("merged",), way=Way.MERGE), overtaken)
+    carry_out(lakehouse, table, Order(("merged",), way=PublishMode.MERGE), overtaken)
 
     assert overtaken.came
     assert lakehouse.units_in(table) == {"earlier": ROWS, "other": ROWS, "merged": 1}
@@ -150,15 +150,15 @@ def test_a_merge_that_others_overtake_each_time_gives_up_after_a_few_tries_and_l
             other = Order((f"other-{next(merges)}",), owner="other")
             in_a_thread(lambda: carry_out(lakehouse, table, other))
 
-    lander = lander_of(lakehouse, table, Order(("merged",), way=Way.MERGE))
+    lander = lander_of(lakehouse, table, Order(("merged",), way=PublishMode.MERGE))
     few = replace(lander, backoff=Backoff(attempts=3, first_seconds=0.01), waiting=waits.append)
     taken = lakehouse.progress().take(table.uuid, [Unit("merged")])
-    with pytest.raises(Unavailable, match=r"Others committed to table .* during each of 3 tries"):
+    with pytest.raises(Unavailable, match=r"Other writers committed to table .* during each of 3 attempts"):
         asyncio.run(with_failpoints(few, reach).land(taken))
 
     assert next(merges) == 3
-    again = "somebody else has committed to the table meanwhile: what was staged for it is done again"
-    assert waits == [f"{again}, try 2 of 3", f"{again}, try 3 of 3"]
+    again = "another writer has committed to the table: staging again"
+    assert waits == [f"{again}, attempt 2 of 3", f"{again}, attempt 3 of 3"]
     assert branches_of(table) == []
     assert lakehouse.units_in(table) == {"earlier": ROWS, **{f"other-{number}": ROWS for number in range(3)}}
     asyncio.run(few.land(taken))
@@ -170,7 +170,7 @@ def test_a_merge_that_fails_leaves_no_branch(lakehouse: Lakehouse, folder: Path)
     carry_out(lakehouse, table, EARLIER)
     seen: list[str] = []
 
-    def fail(session: SparkSession, target: str, _: Sequence[Share]) -> None:
+    def fail(session: SparkSession, target: str, _: Sequence[UnitRemainder]) -> None:
         seen.extend(branches_of(table))
         session.sql(f"INSERT INTO {target} SELECT raise_error('on purpose'), 1").collect()
 
@@ -190,7 +190,7 @@ def test_a_branch_that_cannot_be_removed_is_told_and_goes_with_the_next_sweep(
     def lost(*_: object) -> None:
         raise ConnectionResetError("gone")
 
-    def fail(session: SparkSession, target: str, _: Sequence[Share]) -> None:
+    def fail(session: SparkSession, target: str, _: Sequence[UnitRemainder]) -> None:
         monkeypatch.setattr(table.catalog, "commit_table", lost)
         session.sql(f"INSERT INTO {target} SELECT raise_error('on purpose'), 1").collect()
 
@@ -200,13 +200,13 @@ def test_a_branch_that_cannot_be_removed_is_told_and_goes_with_the_next_sweep(
 
     [branch] = branches_of(table)
     [told] = waits
-    assert told.startswith(f"the branch {branch} is left (")
+    assert told.startswith(f"the branch {branch} could not be removed (")
     assert told.endswith(f"to remove it later: lakehead maintain sweep {table.name} --config FILE")
     assert_nothing_is_left(table)
 
 
 def merge_by(
-    merge: Callable[[SparkSession, str, Sequence[Share]], None],
+    merge: Callable[[SparkSession, str, Sequence[UnitRemainder]], None],
     lakehouse: Lakehouse,
     table: IcebergTable,
     waits: list[str] | None = None,
@@ -216,7 +216,8 @@ def merge_by(
     told = [] if waits is None else waits
     stager = replace(cast(MergeStager, lander.stager), merge=merge, waiting=told.append)
     taken = lakehouse.progress(SLOW.owner).take(table.uuid, [Unit(unit) for unit in SLOW.units])
-    return asyncio.run(replace(lander, stager=stager).land(taken))
+    staged = asyncio.run(replace(lander, stager=stager).land(taken))
+    return staged.landing if staged else None
 
 
 def test_a_merge_whose_branch_was_swept_before_it_began_fails_and_publishes_nothing(
@@ -298,8 +299,8 @@ class SlowAppend:
         for pipe in (self._started, self._go):
             os.mkfifo(pipe)
 
-    def __call__(self, session: SparkSession, target: str, shares: Sequence[Share]) -> None:
-        started, go, units = str(self._started), str(self._go), [share.unit.id for share in shares]
+    def __call__(self, session: SparkSession, target: str, remainders: Sequence[UnitRemainder]) -> None:
+        started, go, units = str(self._started), str(self._go), [remainder.unit.id for remainder in remainders]
 
         def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in batches:
@@ -328,7 +329,8 @@ def carry_out_by(
     lander = with_failpoints(lander_of(lakehouse, table, SLOW), reach)
     taken = lakehouse.progress(SLOW.owner).take(table.uuid, [Unit(unit) for unit in SLOW.units])
     stager = replace(cast(MergeStager, lander.stager), merge=merge)
-    return asyncio.run(replace(lander, stager=stager).land(taken))
+    staged = asyncio.run(replace(lander, stager=stager).land(taken))
+    return staged.landing if staged else None
 
 
 def in_a_thread(action: Callable[[], object]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lakehead.lake.commits import set_main
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.protocol import fence
-from lakehead.lake.table import IcebergTable
 from tests.chaos.landing_child import (
     OVER,
     Done,

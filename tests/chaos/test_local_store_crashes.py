@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from lakehead.ids import RandomIds
-from lakehead.storage.local import LocalStore
-from lakehead.storage.port import Created, Entry, Object, Replaced, Version
+from lakehead.storage.local_store import LocalStore
+from lakehead.storage.port import Created, ListedObject, Object, Replaced, Version
 from tests.chaos.local_store_child import (
     KEY,
     LARGE,
@@ -77,7 +77,7 @@ def temporaries(root: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-async def listing(store: LocalStore) -> list[Entry]:
+async def listing(store: LocalStore) -> list[ListedObject]:
     return [meta async for page in store.list() for meta in page]
 
 

@@ -17,13 +17,13 @@ from lakehead.lake.merge import BRANCH
 from lakehead.state.model import Mark
 from lakehead.state.opening import open_state
 from tests.chaos.run_child import DIE, HOLD, running
-from tests.contract.source_scene import Database
-from tests.integration.pipeline_scene import source_of
+from tests.integration.pipeline_support import source_of
 from tests.pipeline import Pipeline
 from tests.servers.postgres import Postgres
+from tests.support.source_support import Database
 from tests.support.spark import Borrowed, shared_session
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),  # up to a dozen processes, each with a JVM; the very first start fetches jars
@@ -233,11 +233,11 @@ def test_a_run_that_waits_for_another_ends_at_once_when_it_is_told_to(
         one.go()
         one.done()
 
-    assert f"another run (process {one.pid} of this machine) holds the lease of raw.{table.name}. " in reason
-    assert reason.endswith("goes on when that run has done its work, or within 60 s of its death")
+    assert f"another run (process {one.pid} of this machine) holds the lease on raw.{table.name} " in reason
+    assert reason.endswith("(expires within 60 s if that run dies)")
     assert code == 128 + number
     who = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "you (Ctrl-C)"}[number]
     [failed] = [line["payload"] for line in told if line["kind"] == "table_failed"]
-    assert failed["error"] == f"Stopped by {who}. What had landed stays; run it again to go on."
+    assert failed["error"] == f"Stopped by {who}. Landed rows are kept; run the command again to continue."
     assert told[-1]["kind"] == "run_done"
     table.assert_whole()

@@ -1,4 +1,4 @@
-"""Every kind of store, for the one suite that all of them must pass."""
+"""Every kind of store, for the one suite that all of them must pass; and servers of queues."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,10 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from tests.servers.azurite import CONTAINER, Azurite
+from tests.servers.nats import NatsServer
 from tests.servers.seaweed import BUCKET
+from tests.servers.sqs import SqsServer
 
 REMOTE_KINDS = ("seaweed", pytest.param("azurite", marks=pytest.mark.soak))
 KINDS = ("memory", "local", *REMOTE_KINDS)
@@ -27,6 +29,33 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
             if os.environ.get("CI"):
                 raise
             pytest.skip(str(error))  # on a laptop; CI has Node, and fails without
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def sqs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
+    """A real server of SQS for the whole run."""
+    server = SqsServer(tmp_path_factory.mktemp("sqs"))
+    try:
+        try:
+            server.start()
+        except RuntimeError as error:  # it could not be installed
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A real NATS server for the whole run."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    try:
+        server.start()
         yield server
     finally:
         server.stop()

@@ -13,10 +13,10 @@ from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds
 from lakehead.state.buffered import BufferedState
-from lakehead.state.model import DayState, DayStatus, Planned, Pointer, Slice, SlicePlan, Watermark
+from lakehead.state.model import DayState, DayStatus, Planned, SlicePlan, StoredPointer, StoredSlice, Watermark
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import HOUR, NOON, landing, numbers
+from tests.support.state_tools import HOUR, NOON, landing, numbers
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
                 say(len(command["units"]))
             case "save plan":
                 assert state is not None
-                slices = tuple(Slice(unit=unit, bounds={}) for unit in command["units"])
+                slices = tuple(StoredSlice(unit=unit, bounds={}) for unit in command["units"])
                 kept = state.slices.save(SlicePlan(id=command["who"], table=command["table"], slices=slices))
                 say([kept.id, [each.unit for each in kept.slices]])
             case "settle":
@@ -72,8 +72,8 @@ def opened(command: dict[str, Any]) -> State:
 
 
 def settle(state: State, command: dict[str, Any]) -> bool:
-    expected = Pointer(*command["expected"]) if command["expected"] else None
-    new = Pointer(*command["new"])
+    expected = StoredPointer(*command["expected"]) if command["expected"] else None
+    new = StoredPointer(*command["new"])
     happened = state.history.event("landed", table=command["table"], run=command["who"])
     numbered = numbers("agent/boot", *command.get("spans", ()))
     what = landing(new, *command["units"], watermark=command["watermark"], events=(happened,), numbered=numbered)
@@ -90,7 +90,7 @@ def settle_spans(state: State, command: dict[str, Any]) -> int:
     for start, end in command["spans"]:
         while True:
             seen = state.landings.pointer(command["table"])
-            new = Pointer(seen.snapshot + 1 if seen else 1, None)
+            new = StoredPointer(seen.snapshot + 1 if seen else 1, None)
             what = landing(new, numbered=numbers("agent/boot", (start, end)))
             try:
                 if state.landings.settle(command["table"], seen, new, [what]):

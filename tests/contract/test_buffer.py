@@ -12,26 +12,26 @@ from uuid import uuid4
 import pytest
 
 from lakehead.buffer.collector import CollectedBatch, Collector
-from lakehead.buffer.config import BatchFormat, CollectorConfig, IngestorConfig, ObjectStoreConfig
-from lakehead.buffer.consumer import CLAIMS, Mode
+from lakehead.buffer.config import BatchFormat, CollectorConfig, CollectorMode, IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.errors import Fenced
 from lakehead.buffer.ingestor import Ingestor
-from lakehead.buffer.inspection import look
-from lakehead.buffer.layout import Pair, new_batch, owner_key
-from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.means import Means
-from lakehead.buffer.orphans import OrphanCollector
-from lakehead.buffer.partitions import Repartition
+from lakehead.buffer.inspection import inspect_partitions
+from lakehead.buffer.layout import ManifestKeys, new_batch_key, owner_key
+from lakehead.buffer.manifests import ManifestPair
+from lakehead.buffer.orphan_gc import OrphanGc
+from lakehead.buffer.repartition import Repartition
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds, system_random
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from lakehead.wire.batch import KeyValueEntry
-from tests.contract.scene import hardly_any_pause, run
+from tests.contract.remote_support import hardly_any_pause
 from tests.faults.proxy import Fault, Weather, proxy
 from tests.servers.seaweed import BUCKET, Seaweed
+from tests.support.async_tests import async_test
 
 MANIFEST = "ingest/manifest.json"
 WHERE = ObjectStoreConfig(url="memory://")
@@ -56,8 +56,8 @@ def collector(store: Store, *, ahead: bool = False, **settings: Any) -> Collecto
     return Collector(CollectorConfig(object_store_config=WHERE, **settings), clock, store=store)
 
 
-def means(store: Store) -> Means:
-    return Means(store=store, clock=SystemClock(), ids=RandomIds(), random=system_random())
+def deps(store: Store) -> BufferDeps:
+    return BufferDeps(store=store, clock=SystemClock(), ids=RandomIds(), random=system_random())
 
 
 def entries(*values: object) -> list[KeyValueEntry]:
@@ -88,108 +88,92 @@ async def keys(store: Store, folder: str = "ingest") -> list[str]:
 
 
 @pytest.mark.parametrize("batch_format", list(BatchFormat))
-@pytest.mark.parametrize("mode", list(Mode))
-def test_what_goes_in_comes_out_in_order_and_leaves_nothing_behind(
-    store: Store, mode: Mode, batch_format: BatchFormat
+@pytest.mark.parametrize("mode", list(CollectorMode))
+@async_test
+async def test_what_goes_in_comes_out_in_order_and_leaves_nothing_behind(
+    store: Store, mode: CollectorMode, batch_format: BatchFormat
 ) -> None:
-    async def story() -> None:
-        async with ingestor(store, flush_size_bytes=200, batch_format=batch_format) as filling:
-            watchers = [await filling.ingest(entries(number)) for number in range(200)]
-        assert all(isinstance(watcher.result(), Durable) for watcher in watchers)
-        async with collector(store, mode=mode, done_cleanup_threshold=1) as collecting:
-            assert await drain(collecting) == [str(number) for number in range(200)]
-        assert sorted(await keys(store)) == [owner_key("ingest"), "ingest/manifest.consumer.json", MANIFEST]
-
-    run(story())
+    async with ingestor(store, flush_size_bytes=200, batch_format=batch_format) as filling:
+        watchers = [await filling.ingest(entries(number)) for number in range(200)]
+    assert all(isinstance(watcher.result(), Durable) for watcher in watchers)
+    async with collector(store, mode=mode, done_cleanup_threshold=1) as collecting:
+        assert await drain(collecting) == [str(number) for number in range(200)]
+    assert sorted(await keys(store)) == [owner_key("ingest"), "ingest/manifest.consumer.json", MANIFEST]
 
 
-def test_ingestors_that_meet_lose_and_double_nothing(store: Store) -> None:
-    async def story() -> None:
-        await asyncio.gather(*(fill(store, *(f"{name}.{number}" for number in range(5))) for name in "abcd"))
-        async with collector(store) as collecting:
-            found = await drain(collecting)
-        assert sorted(found) == sorted(f"{name}.{number}" for name in "abcd" for number in range(5))
-        for name in "abcd":
-            ours = [value for value in found if value.startswith(name)]
-            assert ours == sorted(ours)
-
-    run(story())
+@async_test
+async def test_ingestors_that_meet_lose_and_double_nothing(store: Store) -> None:
+    await asyncio.gather(*(fill(store, *(f"{name}.{number}" for number in range(5))) for name in "abcd"))
+    async with collector(store) as collecting:
+        found = await drain(collecting)
+    assert sorted(found) == sorted(f"{name}.{number}" for name in "abcd" for number in range(5))
+    for name in "abcd":
+        ours = [value for value in found if value.startswith(name)]
+        assert ours == sorted(ours)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_collector_that_was_overtaken_is_fenced(store: Store, mode: Mode) -> None:
-    async def story() -> None:
-        await fill(store, "a", "b")
-        async with collector(store, mode=mode) as old, collector(store, mode=mode, ahead=True) as new:
-            batch = await old.next_batch()
-            assert batch is not None
-            assert await drain(new) == ["a", "b"]
-            with pytest.raises(Fenced):
-                await old.ack(batch)
-            with pytest.raises(Fenced):
-                await old.next_batch()
-
-    run(story())
+@pytest.mark.parametrize("mode", list(CollectorMode))
+@async_test
+async def test_a_collector_that_was_overtaken_is_fenced(store: Store, mode: CollectorMode) -> None:
+    await fill(store, "a", "b")
+    async with collector(store, mode=mode) as old, collector(store, mode=mode, ahead=True) as new:
+        batch = await old.next_batch()
+        assert batch is not None
+        assert await drain(new) == ["a", "b"]
+        with pytest.raises(Fenced):
+            await old.ack(batch)
+        with pytest.raises(Fenced):
+            await old.next_batch()
 
 
-def test_competing_collectors_share_a_queue(store: Store) -> None:
-    async def story() -> None:
-        await fill(store, *range(12))
-        async with (
-            collector(store, mode=Mode.COMPETING, read_ahead=1) as one,
-            collector(store, mode=Mode.COMPETING, read_ahead=1) as other,
-        ):
-            first, second = await one.next_batch(), await other.next_batch()
-            assert (values(first), values(second)) == (["0"], ["1"])
-            assert first is not None
-            assert second is not None
-            await one.ack(first)
-            await other.ack(second)
-            shares = await asyncio.gather(drain(one), drain(other))
-        assert sorted(int(value) for share in shares for value in share) == list(range(2, 12))
-
-    run(story())
+@async_test
+async def test_competing_collectors_share_a_queue(store: Store) -> None:
+    await fill(store, *range(12))
+    async with (
+        collector(store, mode=CollectorMode.COMPETING, read_ahead=1) as one,
+        collector(store, mode=CollectorMode.COMPETING, read_ahead=1) as other,
+    ):
+        first, second = await one.next_batch(), await other.next_batch()
+        assert (values(first), values(second)) == (["0"], ["1"])
+        assert first is not None
+        assert second is not None
+        await one.ack(first)
+        await other.ack(second)
+        shares = await asyncio.gather(drain(one), drain(other))
+    assert sorted(int(value) for share in shares for value in share) == list(range(2, 12))
 
 
-def test_orphans_are_collected_and_what_is_queued_is_not(store: Store) -> None:
-    async def story() -> None:
-        await fill(store, "queued")
-        orphan = new_batch("ingest", RandomIds())
-        await store.create(orphan, b"[]")
-        gc = OrphanCollector(
-            data_path_prefix="ingest", manifest_path=MANIFEST, means=means(store), backoff=CLAIMS, grace_seconds=0
-        )
-        assert await gc.run() == [orphan]
-        async with collector(store) as collecting:
-            assert await drain(collecting) == ["queued"]
-
-    run(story())
+@async_test
+async def test_orphans_are_collected_and_what_is_queued_is_not(store: Store) -> None:
+    await fill(store, "queued")
+    orphan = new_batch_key("ingest", RandomIds())
+    await store.create(orphan, b"[]")
+    gc = OrphanGc(data_path_prefix="ingest", manifest_path=MANIFEST, deps=deps(store), grace_seconds=0)
+    assert await gc.run() == [orphan]
+    async with collector(store) as collecting:
+        assert await drain(collecting) == ["queued"]
 
 
-def test_a_bad_batch_is_set_aside(store: Store) -> None:
-    async def story() -> None:
-        await fill(store, "a", "bad", "c")
-        [now] = await look(MANIFEST, means(store))
-        await store.put(now.waiting[1], b"LKB1 and then nothing that makes sense")
-        async with collector(store, done_cleanup_threshold=1) as collecting:
-            assert await drain(collecting) == ["a", "c"]
-        assert len(await keys(store, "ingest/manifest.quarantine")) == 2
-
-    run(story())
+@async_test
+async def test_a_bad_batch_is_set_aside(store: Store) -> None:
+    await fill(store, "a", "bad", "c")
+    [now] = await inspect_partitions(MANIFEST, deps(store))
+    await store.put(now.waiting[1], b"LKB1 and then nothing that makes sense")
+    async with collector(store, done_cleanup_threshold=1) as collecting:
+        assert await drain(collecting) == ["a", "c"]
+    assert len(await keys(store, "ingest/manifest.quarantine")) == 2
 
 
-def test_partitions_grow_when_a_queue_is_drained(store: Store) -> None:
-    async def story() -> None:
-        await fill(store, "one")
-        async with collector(store) as collecting:
-            assert await drain(collecting) == ["one"]
-            await Repartition(manifest_path=MANIFEST, means=means(store), backoff=CLAIMS).run(3)
-            async with ingestor(store, partitions=3) as filling:
-                for number in range(10):
-                    await filling.ingest([KeyValueEntry(str(number).encode(), b"many")])
-            assert await drain(collecting) == ["many"] * 10
-
-    run(story())
+@async_test
+async def test_partitions_grow_when_a_queue_is_drained(store: Store) -> None:
+    await fill(store, "one")
+    async with collector(store) as collecting:
+        assert await drain(collecting) == ["one"]
+        await Repartition(manifest_path=MANIFEST, deps=deps(store)).run(3)
+        async with ingestor(store, partitions=3) as filling:
+            for number in range(10):
+                await filling.ingest([KeyValueEntry(str(number).encode(), b"many")])
+        assert await drain(collecting) == ["many"] * 10
 
 
 # --- over a network that does everything wrong
@@ -230,7 +214,7 @@ async def until_known(watcher: WriteWatcher) -> None:
 async def collect_stubbornly(store: Store, found: list[str], acknowledged: list[str], enough: asyncio.Event) -> None:
     """Collect through whatever happens, with a new collector after each fencing, until nothing more will come."""
     while not enough.is_set():
-        async with collector(store, mode=Mode.COMPETING, done_cleanup_threshold=3, read_ahead=3) as collecting:
+        async with collector(store, mode=CollectorMode.COMPETING, done_cleanup_threshold=3, read_ahead=3) as collecting:
             for _ in count():
                 try:
                     batch = await collecting.next_batch()
@@ -247,26 +231,22 @@ async def collect_stubbornly(store: Store, found: list[str], acknowledged: list[
 
 
 @pytest.mark.slow
-def test_in_rough_weather_what_is_durable_arrives_and_what_is_refused_does_not(seaweed: Seaweed) -> None:
-    async def story() -> None:
-        told: dict[str, Sequence[str]] = {"durable": [], "refused": []}
-        found: list[str] = []
-        acknowledged: list[str] = []
-        enough = asyncio.Event()
-        async with rough_store(seaweed) as (rough, calm):
-            collecting = [asyncio.create_task(collect_stubbornly(rough, found, acknowledged, enough)) for _ in range(2)]
-            await asyncio.gather(*(ingest_stubbornly(name, rough, told) for name in "abc"), return_exceptions=True)
-            enough.set()
-            await asyncio.gather(*collecting)
-            async with collector(calm, mode=Mode.COMPETING, ahead=True) as last:
-                found += await drain(last)
-            files = PairFiles.of(Pair.of(MANIFEST), means(calm))
-            assert set((await files.producer.read()).manifest.pending) <= set(
-                (await files.consumer.read()).manifest.done
-            )
-        assert told["durable"], "the weather was too rough to show anything"
-        assert set(told["durable"]) - set(found) == set()
-        assert set(told["refused"]) & set(found) == set()
-        assert len(acknowledged) == len(set(acknowledged))
-
-    run(story())
+@async_test
+async def test_in_rough_weather_what_is_durable_arrives_and_what_is_refused_does_not(seaweed: Seaweed) -> None:
+    told: dict[str, Sequence[str]] = {"durable": [], "refused": []}
+    found: list[str] = []
+    acknowledged: list[str] = []
+    enough = asyncio.Event()
+    async with rough_store(seaweed) as (rough, calm):
+        collecting = [asyncio.create_task(collect_stubbornly(rough, found, acknowledged, enough)) for _ in range(2)]
+        await asyncio.gather(*(ingest_stubbornly(name, rough, told) for name in "abc"), return_exceptions=True)
+        enough.set()
+        await asyncio.gather(*collecting)
+        async with collector(calm, mode=CollectorMode.COMPETING, ahead=True) as last:
+            found += await drain(last)
+        files = ManifestPair.of(ManifestKeys.of(MANIFEST), deps(calm))
+        assert set((await files.producer.read()).manifest.pending) <= set((await files.consumer.read()).manifest.done)
+    assert told["durable"], "the weather was too rough to show anything"
+    assert set(told["durable"]) - set(found) == set()
+    assert set(told["refused"]) & set(found) == set()
+    assert len(acknowledged) == len(set(acknowledged))

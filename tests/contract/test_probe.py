@@ -18,16 +18,16 @@ from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.storage.connect import StoreSettings
-from lakehead.storage.memory import MemoryStore
-from lakehead.storage.opening import open_store
-from lakehead.storage.port import Created, Entry, Exists
-from lakehead.storage.probe import FOLDER, LEFT_BEHIND_NS, RACERS, probe
-from lakehead.storage.proven import Proven
+from lakehead.storage.memory_store import MemoryStore
+from lakehead.storage.open_store import open_store
+from lakehead.storage.port import Created, Exists, ListedObject
+from lakehead.storage.probe import FOLDER, MIN_LEFTOVER_AGE_NS, RACERS, probe
+from lakehead.storage.probed_store import ProbedStore
 from lakehead.wire.batch import KeyValueEntry
-from tests.contract.scene import run
-from tests.contract.state_scene import HandClock
 from tests.faults.proxy import Request, answer, failure, loopback
 from tests.servers.seaweed import BUCKET
+from tests.support.async_tests import async_test, run_bounded
+from tests.support.state_tools import HandClock
 
 
 class TinyS3:
@@ -97,17 +97,17 @@ async def probe_tiny(server: TinyS3) -> None:
 
 def test_the_probe_accepts_a_server_that_honours_both_preconditions() -> None:
     server = TinyS3(ignored=None)
-    run(probe_tiny(server))
+    run_bounded(probe_tiny(server))
     assert server.objects == {}
 
 
 @pytest.mark.parametrize(
-    ("ignored", "deed"), [("if-none-match", "create one object"), ("if-match", "replace one version")]
+    ("ignored", "operation"), [("if-none-match", "create one object"), ("if-match", "replace one version")]
 )
-def test_the_probe_refuses_a_server_that_ignores_a_precondition(ignored: str, deed: str) -> None:
+def test_the_probe_refuses_a_server_that_ignores_a_precondition(ignored: str, operation: str) -> None:
     server = TinyS3(ignored=ignored)
-    with pytest.raises(Misconfigured, match=f"{RACERS} of {RACERS} writers at once {deed}"):
-        run(probe_tiny(server))
+    with pytest.raises(Misconfigured, match=f"{RACERS} of {RACERS} concurrent writers {operation}"):
+        run_bounded(probe_tiny(server))
     assert server.objects == {}
 
 
@@ -118,8 +118,8 @@ def test_the_probe_refuses_a_server_that_does_not_know_preconditions() -> None:
                 return failure(request, 501, "NotImplemented")
             return super()._put(request)
 
-    with pytest.raises(Misconfigured, match="does not know"):
-        run(probe_tiny(Old(ignored=None)))
+    with pytest.raises(Misconfigured, match="does not implement"):
+        run_bounded(probe_tiny(Old(ignored=None)))
 
 
 class Watched(MemoryStore):
@@ -142,167 +142,151 @@ class Watched(MemoryStore):
         return await super().create(key, body)
 
 
-def test_a_proven_store_is_probed_once_whoever_writes_first() -> None:
-    async def story() -> None:
-        watched = Watched()
-        store = Proven(watched, RandomIds(), uuid4())
+@async_test
+async def test_a_proven_store_is_probed_once_whoever_writes_first() -> None:
+    watched = Watched()
+    store = ProbedStore(watched, RandomIds(), uuid4())
 
-        assert await store.get("nothing") is None
-        assert watched.probes == 0, "reading asks nothing of a store"
-        await asyncio.gather(*(store.create(f"thing/{number}", b"") for number in range(8)))
+    assert await store.get("nothing") is None
+    assert watched.probes == 0, "reading asks nothing of a store"
+    await asyncio.gather(*(store.create(f"thing/{number}", b"") for number in range(8)))
 
-        assert watched.probes == 1
-        assert [entry.key async for page in store.list() for entry in page] == [f"thing/{n}" for n in range(8)]
-
-    run(story())
+    assert watched.probes == 1
+    assert [entry.key async for page in store.list() for entry in page] == [f"thing/{n}" for n in range(8)]
 
 
 def test_a_store_is_proved_once_in_a_process_however_often_and_wherever_it_is_opened() -> None:
     watched, identity = Watched(), uuid4()
 
     async def open_several() -> None:
-        await asyncio.gather(*(Proven(watched, RandomIds(), identity).prove() for _ in range(8)))
+        await asyncio.gather(*(ProbedStore(watched, RandomIds(), identity).ensure_probed() for _ in range(8)))
 
-    run(open_several())
-    run(open_several())
+    run_bounded(open_several())
+    run_bounded(open_several())
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(run, open_several()).result()
+        thread.submit(run_bounded, open_several()).result()
     assert watched.probes == 1
 
-    run(Proven(watched, RandomIds(), uuid4()).prove())
+    run_bounded(ProbedStore(watched, RandomIds(), uuid4()).ensure_probed())
     assert watched.probes == 2, "another store is another proof"
 
 
-def test_whoever_waits_for_a_probe_that_fails_is_told_of_it_and_the_next_one_probes_again() -> None:
-    async def story() -> None:
-        watched = Watched()
-        watched.failure = Unavailable("down")
-        store = Proven(watched, RandomIds(), uuid4())
+@async_test
+async def test_whoever_waits_for_a_probe_that_fails_is_told_of_it_and_the_next_one_probes_again() -> None:
+    watched = Watched()
+    watched.failure = Unavailable("down")
+    store = ProbedStore(watched, RandomIds(), uuid4())
 
-        watched.gate.clear()
-        proofs = [asyncio.create_task(store.prove()) for _ in range(4)]
-        await asyncio.sleep(0)
-        watched.gate.set()
-        told = await asyncio.gather(*proofs, return_exceptions=True)
-        assert [type(each) for each in told] == [Unavailable] * 4
-        assert watched.probes == 1
+    watched.gate.clear()
+    proofs = [asyncio.create_task(store.ensure_probed()) for _ in range(4)]
+    await asyncio.sleep(0)
+    watched.gate.set()
+    told = await asyncio.gather(*proofs, return_exceptions=True)
+    assert [type(each) for each in told] == [Unavailable] * 4
+    assert watched.probes == 1
 
-        await store.prove()
-        assert watched.probes == 2
-
-    run(story())
+    await store.ensure_probed()
+    assert watched.probes == 2
 
 
-def test_a_probe_that_is_cancelled_is_made_by_whoever_waited_for_it() -> None:
-    async def story() -> None:
-        watched = Watched()
-        watched.gate.clear()
-        store = Proven(watched, RandomIds(), uuid4())
-        first, second = asyncio.create_task(store.prove()), asyncio.create_task(store.prove())
-        await asyncio.sleep(0)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert not second.done()
-        watched.gate.set()
-        await second
-        assert watched.probes == 2
-
-    run(story())
-
-
-def test_whoever_stops_waiting_for_a_probe_does_not_stop_it() -> None:
-    async def story() -> None:
-        watched = Watched()
-        watched.gate.clear()
-        store = Proven(watched, RandomIds(), uuid4())
-        first, second = asyncio.create_task(store.prove()), asyncio.create_task(store.prove())
-        await asyncio.sleep(0)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        watched.gate.set()
+@async_test
+async def test_a_probe_that_is_cancelled_is_made_by_whoever_waited_for_it() -> None:
+    watched = Watched()
+    watched.gate.clear()
+    store = ProbedStore(watched, RandomIds(), uuid4())
+    first, second = asyncio.create_task(store.ensure_probed()), asyncio.create_task(store.ensure_probed())
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await first
-        assert watched.probes == 1
+    assert not second.done()
+    watched.gate.set()
+    await second
+    assert watched.probes == 2
 
-    run(story())
+
+@async_test
+async def test_whoever_stops_waiting_for_a_probe_does_not_stop_it() -> None:
+    watched = Watched()
+    watched.gate.clear()
+    store = ProbedStore(watched, RandomIds(), uuid4())
+    first, second = asyncio.create_task(store.ensure_probed()), asyncio.create_task(store.ensure_probed())
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    watched.gate.set()
+    await first
+    assert watched.probes == 1
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown("who knows"), Unavailable("down"), Misconfigured("no bucket")])
-def test_a_store_that_could_not_be_probed_takes_nothing_and_is_probed_again(failure: LakeheadError) -> None:
-    async def story() -> None:
-        watched = Watched()
-        watched.failure = failure
-        store = Proven(watched, RandomIds(), uuid4())
+@async_test
+async def test_a_store_that_could_not_be_probed_takes_nothing_and_is_probed_again(failure: LakeheadError) -> None:
+    watched = Watched()
+    watched.failure = failure
+    store = ProbedStore(watched, RandomIds(), uuid4())
 
-        with pytest.raises(Misconfigured if isinstance(failure, Misconfigured) else Unavailable):
-            await store.create("thing", b"")
-        assert await store.head("thing") is None
+    with pytest.raises(Misconfigured if isinstance(failure, Misconfigured) else Unavailable):
+        await store.create("thing", b"")
+    assert await store.head("thing") is None
 
-        assert isinstance(await store.create("thing", b""), Created)
-        assert watched.probes == 2
-
-    run(story())
+    assert isinstance(await store.create("thing", b""), Created)
+    assert watched.probes == 2
 
 
 # --- ingestors and collectors
 
 
 @pytest.mark.parametrize("ignored", ["if-none-match", "if-match"])
-def test_neither_an_ingestor_nor_a_collector_opens_on_a_store_that_ignores_a_precondition(ignored: str) -> None:
-    async def story() -> None:
-        server = TinyS3(ignored=ignored)
-        async with serving(server) as where:
-            prefix = where.url.removeprefix("s3:/")
-            server.objects[f"{prefix}/ingest/manifest.json"] = ('"0"', "", b'{"pending": ["ingest/a.batch"]}')
-            before = dict(server.objects)
-            ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
-            collector = Collector(CollectorConfig(object_store_config=where), SystemClock())
-            openings: list[Callable[[], Awaitable[object]]] = [
-                ingestor.__aenter__,
-                collector.__aenter__,
-                collector.next_batch,
-            ]
-            for opening in openings:
-                with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
-                    await opening()
-            watcher = await ingestor.ingest([KeyValueEntry(b"key", b"value")])  # which never waits for the store
+@async_test
+async def test_neither_an_ingestor_nor_a_collector_opens_on_a_store_that_ignores_a_precondition(ignored: str) -> None:
+    server = TinyS3(ignored=ignored)
+    async with serving(server) as where:
+        prefix = where.url.removeprefix("s3:/")
+        server.objects[f"{prefix}/ingest/manifest.json"] = ('"0"', "", b'{"pending": ["ingest/a.batch"]}')
+        before = dict(server.objects)
+        ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
+        collector = Collector(CollectorConfig(object_store_config=where), SystemClock())
+        openings: list[Callable[[], Awaitable[object]]] = [
+            ingestor.__aenter__,
+            collector.__aenter__,
+            collector.next_batch,
+        ]
+        for opening in openings:
             with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
-                await watcher.await_durable()
-            await ingestor.close()
-            await collector.close()
-        assert server.objects == before
-
-    run(story())
-
-
-def test_a_store_is_probed_when_an_ingestor_or_collector_opens_and_never_again() -> None:
-    async def story() -> None:
-        server = TinyS3(ignored=None)
-        async with serving(server) as where:
-            async with Ingestor(IngestorConfig(object_store_config=where), SystemClock()):
-                assert server.probes == 1
-            async with Collector(CollectorConfig(object_store_config=where), SystemClock()) as collector:
-                assert await collector.next_batch() is None
-            ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
-            await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
-            await ingestor.close()
-        assert server.probes == 1
-
-    run(story())
+                await opening()
+        watcher = await ingestor.ingest([KeyValueEntry(b"key", b"value")])  # which never waits for the store
+        with pytest.raises(Misconfigured, match="Lakehead would lose data there"):
+            await watcher.await_durable()
+        await ingestor.close()
+        await collector.close()
+    assert server.objects == before
 
 
-def test_a_store_that_is_passed_in_is_not_probed() -> None:
-    async def story() -> None:
-        watched = Watched()
-        where = ObjectStoreConfig(url="memory://")
-        async with Ingestor(IngestorConfig(object_store_config=where), SystemClock(), store=watched) as ingestor:
-            await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
-        async with Collector(CollectorConfig(object_store_config=where), SystemClock(), store=watched) as collector:
-            assert await collector.next_batch() is not None
-        assert watched.probes == 0
+@async_test
+async def test_a_store_is_probed_when_an_ingestor_or_collector_opens_and_never_again() -> None:
+    server = TinyS3(ignored=None)
+    async with serving(server) as where:
+        async with Ingestor(IngestorConfig(object_store_config=where), SystemClock()):
+            assert server.probes == 1
+        async with Collector(CollectorConfig(object_store_config=where), SystemClock()) as collector:
+            assert await collector.next_batch() is None
+        ingestor = Ingestor(IngestorConfig(object_store_config=where), SystemClock())
+        await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
+        await ingestor.close()
+    assert server.probes == 1
 
-    run(story())
+
+@async_test
+async def test_a_store_that_is_passed_in_is_not_probed() -> None:
+    watched = Watched()
+    where = ObjectStoreConfig(url="memory://")
+    async with Ingestor(IngestorConfig(object_store_config=where), SystemClock(), store=watched) as ingestor:
+        await (await ingestor.ingest([KeyValueEntry(b"key", b"value")])).await_durable()
+    async with Collector(CollectorConfig(object_store_config=where), SystemClock(), store=watched) as collector:
+        assert await collector.next_batch() is not None
+    assert watched.probes == 0
 
 
 # --- what a probe leaves behind
@@ -321,29 +305,27 @@ class Aging(MemoryStore):
             raise self.failure
         await super().delete(key)
 
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         if self.failure is not None:
             raise self.failure
         async for page in super().list(folder, start_after=start_after):
             yield page
 
 
-def test_a_probe_deletes_what_crashed_ones_left_an_hour_ago_and_nothing_else() -> None:
-    async def story() -> None:
-        store = Aging()
-        old, young = (f"{FOLDER}/{uuid4()}" for _ in range(2))
-        others = [f"{FOLDER}/notes", f"{FOLDER}/{uuid4()}/inner", f"elsewhere/{uuid4()}"]
-        for key in (old, *others):
-            await store.put(key, b"")
-        store.hand.at += timedelta(microseconds=LEFT_BEHIND_NS // 1000)
-        await store.put(young, b"")
-        store.hand.at += timedelta(seconds=1)
+@async_test
+async def test_a_probe_deletes_what_crashed_ones_left_an_hour_ago_and_nothing_else() -> None:
+    store = Aging()
+    old, young = (f"{FOLDER}/{uuid4()}" for _ in range(2))
+    others = [f"{FOLDER}/notes", f"{FOLDER}/{uuid4()}/inner", f"elsewhere/{uuid4()}"]
+    for key in (old, *others):
+        await store.put(key, b"")
+    store.hand.at += timedelta(microseconds=MIN_LEFTOVER_AGE_NS // 1000)
+    await store.put(young, b"")
+    store.hand.at += timedelta(seconds=1)
 
-        await probe(store, ids=RandomIds())
+    await probe(store, ids=RandomIds())
 
-        assert sorted([entry.key async for page in store.list() for entry in page]) == sorted([young, *others])
-
-    run(story())
+    assert sorted([entry.key async for page in store.list() for entry in page]) == sorted([young, *others])
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown("who knows"), Unavailable("down"), Misconfigured("not allowed")])
@@ -353,10 +335,10 @@ def test_a_probe_that_cannot_clean_up_still_proves_the_store_and_says_so(
     store = Aging()
     store.failure = failure
 
-    run(probe(store, ids=RandomIds()))
+    run_bounded(probe(store, ids=RandomIds()))
 
-    assert "left _probe/" in caplog.text
-    assert "could not be listed" in caplog.text
+    assert "could not delete _probe/" in caplog.text
+    assert "Could not list objects under" in caplog.text
     assert str(failure) in caplog.text
 
 
@@ -369,4 +351,4 @@ def test_a_clean_up_that_fails_does_not_hide_what_is_wrong_with_the_store() -> N
     store.failure = Unavailable("down")
 
     with pytest.raises(Misconfigured, match="create one object"):
-        run(probe(store, ids=RandomIds()))
+        run_bounded(probe(store, ids=RandomIds()))

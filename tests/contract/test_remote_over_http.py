@@ -10,7 +10,7 @@ import pytest
 
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.storage.port import Created, Exists, Replaced, Stale, Store
-from tests.contract.scene import (
+from tests.contract.remote_support import (
     ATTEMPTS,
     BEFORE,
     HURRIED,
@@ -23,11 +23,11 @@ from tests.contract.scene import (
     nobodys,
     of_any,
     patience,
-    run,
-    scene,
+    proxied_key,
 )
 from tests.faults.proxy import Fault, Weather
 from tests.servers.seaweed import Seaweed
+from tests.support.async_tests import async_test
 from tests.support.effort import effort
 
 # --- one fault
@@ -35,151 +35,137 @@ from tests.support.effort import effort
 
 @create_and_replace
 @of_any(Fault.CONFLICT, Fault.PRECONDITION, Fault.UNAVAILABLE, Fault.TIMEOUT)
-def test_a_write_that_never_reached_the_server_is_tried_again(seaweed: Seaweed, deed: str, fault: Fault) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [fault])
-            await on.assert_succeeded(await on.write())
-            assert on.proxy.seen["PUT"] >= 2
-
-    run(story())
+@async_test
+async def test_a_write_that_never_reached_the_server_is_tried_again(
+    seaweed: Seaweed, operation: str, fault: Fault
+) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [fault])
+        await target.assert_succeeded(await target.write())
+        assert target.proxy.seen["PUT"] >= 2
 
 
 @create_and_replace
 @of_any(Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
-def test_a_write_that_was_applied_without_our_being_told_is_our_success(
-    seaweed: Seaweed, deed: str, fault: Fault
+@async_test
+async def test_a_write_that_was_applied_without_our_being_told_is_our_success(
+    seaweed: Seaweed, operation: str, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [fault])
-            await on.assert_succeeded(await on.write())
-
-    run(story())
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [fault])
+        await target.assert_succeeded(await target.write())
 
 
 @create_and_replace
-def test_a_look_that_fails_does_not_spoil_the_success(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
-            on.proxy.script("HEAD", [Fault.UNAVAILABLE])
-            await on.assert_succeeded(await on.write())
-
-    run(story())
+@async_test
+async def test_a_look_that_fails_does_not_spoil_the_success(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
+        target.proxy.script("HEAD", [Fault.UNAVAILABLE])
+        await target.assert_succeeded(await target.write())
 
 
 @create_and_replace
 @of_any(Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED)
-def test_looks_that_fail_for_a_while_do_not_spoil_the_success(seaweed: Seaweed, deed: str, fault: Fault) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [fault])
-            on.proxy.script("HEAD", [Fault.UNAVAILABLE] * 3)
-            await on.assert_succeeded(await on.write())
-
-    run(story())
-
-
-@create_and_replace
-def test_a_refusal_that_nobody_could_look_into_is_not_told_as_unchanged(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
-            on.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
-            with pytest.raises(OutcomeUnknown):
-                await on.write()
-            assert (await on.there()).body == OURS
-
-    run(story())
-
-
-@create_and_replace
-def test_a_refusal_that_a_look_shows_to_have_changed_nothing_leaves_no_doubt(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", repeat(Fault.CONFLICT))
-            on.proxy.script("HEAD", [Fault.UNAVAILABLE])
-            with pytest.raises(Unavailable):
-                await on.write()
-
-    run(story())
-
-
-@create_and_replace
-def test_whose_write_was_refused_though_applied_and_replaced_since_is_told_of_the_newer_one(
-    seaweed: Seaweed, deed: str
+@async_test
+async def test_looks_that_fail_for_a_while_do_not_spoil_the_success(
+    seaweed: Seaweed, operation: str, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
-            on.proxy.before("HEAD", on.they_write)
-            outcome = await on.write()
-            # The one wrong no that the port admits: whoever must be sure looks for a mark of its own in the body.
-            assert outcome == (Exists if deed == "create" else Stale)((await on.there()).meta.version)
-            assert (await on.there()).body == THEIRS
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [fault])
+        target.proxy.script("HEAD", [Fault.UNAVAILABLE] * 3)
+        await target.assert_succeeded(await target.write())
 
-    run(story())
+
+@create_and_replace
+@async_test
+async def test_a_refusal_that_nobody_could_look_into_is_not_told_as_unchanged(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
+        target.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
+        with pytest.raises(OutcomeUnknown):
+            await target.write()
+        assert (await target.there()).body == OURS
+
+
+@create_and_replace
+@async_test
+async def test_a_refusal_that_a_look_shows_to_have_changed_nothing_leaves_no_doubt(
+    seaweed: Seaweed, operation: str
+) -> None:
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", repeat(Fault.CONFLICT))
+        target.proxy.script("HEAD", [Fault.UNAVAILABLE])
+        with pytest.raises(Unavailable):
+            await target.write()
+
+
+@create_and_replace
+@async_test
+async def test_whose_write_was_refused_though_applied_and_replaced_since_is_told_of_the_newer_one(
+    seaweed: Seaweed, operation: str
+) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [Fault.PRECONDITION_APPLIED])
+        target.proxy.before("HEAD", target.they_write)
+        outcome = await target.write()
+        # The one wrong no that the port admits: whoever must be sure looks for a mark of its own in the body.
+        assert outcome == (Exists if operation == "create" else Stale)((await target.there()).meta.version)
+        assert (await target.there()).body == THEIRS
 
 
 # --- a write that lands when nobody expects it any more
 
 
 @create_and_replace
-def test_a_write_that_lands_just_before_we_look_is_our_success(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
-            on.proxy.before("HEAD", on.proxy.release)
-            await on.assert_succeeded(await on.write())
-
-    run(story())
+@async_test
+async def test_a_write_that_lands_just_before_we_look_is_our_success(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [Fault.TIMEOUT_APPLIED_LATER])
+        target.proxy.before("HEAD", target.proxy.release)
+        await target.assert_succeeded(await target.write())
 
 
 @create_and_replace
-def test_a_write_that_lands_just_before_it_is_tried_again_is_our_success(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
+@async_test
+async def test_a_write_that_lands_just_before_it_is_tried_again_is_our_success(
+    seaweed: Seaweed, operation: str
+) -> None:
+    async with proxied_key(seaweed, operation) as target:
 
-            async def land_at_the_second_try() -> None:
-                on.proxy.before("PUT", on.proxy.release)
+        async def land_at_the_second_try() -> None:
+            target.proxy.before("PUT", target.proxy.release)
 
-            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
-            on.proxy.before("PUT", land_at_the_second_try)
-            await on.assert_succeeded(await on.write())
-            assert on.proxy.answers["PUT", 412] >= 1
-
-    run(story())
-
-
-@create_and_replace
-def test_a_write_that_lands_after_our_success_changes_nothing(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [Fault.TIMEOUT_LANDS_LATER])
-            await on.assert_succeeded(outcome := await on.write())
-            assert isinstance(outcome, Created | Replaced)
-            newer = await on.theirs.replace(KEY, NEWER, outcome.version)
-            assert isinstance(newer, Replaced)
-            assert await on.proxy.release() == [412]
-            there = await on.there()
-            assert (there.body, there.meta.version) == (NEWER, newer.version)
-
-    run(story())
+        target.proxy.script("PUT", [Fault.TIMEOUT_APPLIED_LATER])
+        target.proxy.before("PUT", land_at_the_second_try)
+        await target.assert_succeeded(await target.write())
+        assert target.proxy.answers["PUT", 412] >= 1
 
 
 @create_and_replace
-def test_of_two_tries_that_land_after_we_gave_up_one_is_stored(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", repeat(Fault.TIMEOUT_LANDS_LATER))
-            with pytest.raises(OutcomeUnknown):
-                await on.write()
-            await on.proxy.until_seen("PUT", ATTEMPTS)
-            assert await on.proxy.release() == [200, 412]
-            assert (await on.there()).body == OURS
+@async_test
+async def test_a_write_that_lands_after_our_success_changes_nothing(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [Fault.TIMEOUT_APPLIED_LATER])
+        await target.assert_succeeded(outcome := await target.write())
+        assert isinstance(outcome, Created | Replaced)
+        newer = await target.theirs.replace(KEY, NEWER, outcome.version)
+        assert isinstance(newer, Replaced)
+        assert await target.proxy.release() == [412]
+        there = await target.there()
+        assert (there.body, there.meta.version) == (NEWER, newer.version)
 
-    run(story())
+
+@create_and_replace
+@async_test
+async def test_of_two_tries_that_land_after_we_gave_up_one_is_stored(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", repeat(Fault.TIMEOUT_APPLIED_LATER))
+        with pytest.raises(OutcomeUnknown):
+            await target.write()
+        await target.proxy.until_seen("PUT", ATTEMPTS)
+        assert await target.proxy.release() == [200, 412]
+        assert (await target.there()).body == OURS
 
 
 # --- every try fails
@@ -187,60 +173,52 @@ def test_of_two_tries_that_land_after_we_gave_up_one_is_stored(seaweed: Seaweed,
 
 @create_and_replace
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
-def test_a_write_that_may_have_been_applied_is_unknown_when_nobody_can_tell(
-    seaweed: Seaweed, deed: str, fault: Fault
+@async_test
+async def test_a_write_that_may_have_been_applied_is_unknown_when_nobody_can_tell(
+    seaweed: Seaweed, operation: str, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", repeat(fault))
-            on.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
-            with pytest.raises(OutcomeUnknown, match=KEY):
-                await on.write()
-            await on.proxy.until_seen("PUT", ATTEMPTS)
-            assert on.proxy.seen["PUT"] == ATTEMPTS
-
-    run(story())
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", repeat(fault))
+        target.proxy.script("HEAD", repeat(Fault.UNAVAILABLE))
+        with pytest.raises(OutcomeUnknown, match=KEY):
+            await target.write()
+        await target.proxy.until_seen("PUT", ATTEMPTS)
+        assert target.proxy.seen["PUT"] == ATTEMPTS
 
 
 @create_and_replace
 @of_any(Fault.CONFLICT, Fault.PRECONDITION)
-def test_one_doubtful_try_makes_the_outcome_unknown_whatever_the_others_were_told(
-    seaweed: Seaweed, deed: str, fault: Fault
+@async_test
+async def test_one_doubtful_try_makes_the_outcome_unknown_whatever_the_others_were_told(
+    seaweed: Seaweed, operation: str, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", chain([Fault.UNAVAILABLE], repeat(fault)))
-            with pytest.raises(OutcomeUnknown, match=KEY):
-                await on.write()
-            assert on.proxy.seen["PUT"] == ATTEMPTS
-
-    run(story())
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", chain([Fault.UNAVAILABLE], repeat(fault)))
+        with pytest.raises(OutcomeUnknown, match=KEY):
+            await target.write()
+        assert target.proxy.seen["PUT"] == ATTEMPTS
 
 
 @create_and_replace
 @of_any(Fault.CONFLICT, Fault.PRECONDITION)
-def test_a_write_that_is_refused_each_time_with_nothing_changed_is_unavailable(
-    seaweed: Seaweed, deed: str, fault: Fault
+@async_test
+async def test_a_write_that_is_refused_each_time_with_nothing_changed_is_unavailable(
+    seaweed: Seaweed, operation: str, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed, attempts=ATTEMPTS) as on:
-            on.proxy.script("PUT", repeat(fault))
-            with pytest.raises(Unavailable, match=KEY):
-                await on.write()
-            assert on.proxy.seen["PUT"] == ATTEMPTS
-            assert on.proxy.answers["PUT", 200] == 0
-
-    run(story())
+    async with proxied_key(seaweed, operation, attempts=ATTEMPTS) as target:
+        target.proxy.script("PUT", repeat(fault))
+        with pytest.raises(Unavailable, match=KEY):
+            await target.write()
+        assert target.proxy.seen["PUT"] == ATTEMPTS
+        assert target.proxy.answers["PUT", 200] == 0
 
 
 @create_and_replace
-def test_a_write_to_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, deed: str) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            with pytest.raises(Unavailable, match="could not connect"):
-                await replace(on, ours=nobodys(seaweed)).write()
-
-    run(story())
+@async_test
+async def test_a_write_to_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, operation: str) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        with pytest.raises(Unavailable, match="could not connect"):
+            await replace(target, ours=nobodys(seaweed)).write()
 
 
 # --- somebody else
@@ -248,56 +226,50 @@ def test_a_write_to_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, d
 
 @create_and_replace
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
-def test_a_doubtful_write_over_which_somebody_else_wrote_is_unknown(seaweed: Seaweed, deed: str, fault: Fault) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            on.proxy.script("PUT", [fault])
-            on.proxy.before("HEAD", on.they_write)
-            with pytest.raises(OutcomeUnknown, match=KEY):
-                await on.write()
-            assert (await on.there()).body == THEIRS
+@async_test
+async def test_a_doubtful_write_over_which_somebody_else_wrote_is_unknown(
+    seaweed: Seaweed, operation: str, fault: Fault
+) -> None:
+    async with proxied_key(seaweed, operation) as target:
+        target.proxy.script("PUT", [fault])
+        target.proxy.before("HEAD", target.they_write)
+        with pytest.raises(OutcomeUnknown, match=KEY):
+            await target.write()
+        assert (await target.there()).body == THEIRS
 
-    run(story())
 
-
-def test_a_doubtful_replacement_after_which_somebody_else_deleted_is_unknown(seaweed: Seaweed) -> None:
-    async def story() -> None:
-        async with scene(seaweed, "replace") as on:
-            on.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
-            on.proxy.before("HEAD", lambda: on.theirs.delete(KEY))
-            with pytest.raises(OutcomeUnknown, match=KEY):
-                await on.write()
-            assert await on.theirs.get(KEY) is None
-
-    run(story())
+@async_test
+async def test_a_doubtful_replacement_after_which_somebody_else_deleted_is_unknown(seaweed: Seaweed) -> None:
+    async with proxied_key(seaweed, "replace") as target:
+        target.proxy.script("PUT", [Fault.UNAVAILABLE_APPLIED])
+        target.proxy.before("HEAD", lambda: target.theirs.delete(KEY))
+        with pytest.raises(OutcomeUnknown, match=KEY):
+            await target.write()
+        assert await target.theirs.get(KEY) is None
 
 
 @create_and_replace
 @pytest.mark.parametrize("faults", [[], [Fault.CONFLICT], [Fault.PRECONDITION]], ids=["clean", "409", "412"])
-def test_a_refusal_that_is_somebody_elses_doing_names_their_version(
-    seaweed: Seaweed, deed: str, faults: list[Fault]
+@async_test
+async def test_a_refusal_that_is_somebody_elses_doing_names_their_version(
+    seaweed: Seaweed, operation: str, faults: list[Fault]
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, deed) as on:
-            theirs = await on.they_write()
-            on.proxy.script("PUT", faults)
-            assert await on.write() == (Exists if deed == "create" else Stale)(theirs)
-            assert on.proxy.seen["PUT"] == 1
-            assert (await on.there()).body == THEIRS
-
-    run(story())
+    async with proxied_key(seaweed, operation) as target:
+        theirs = await target.they_write()
+        target.proxy.script("PUT", faults)
+        assert await target.write() == (Exists if operation == "create" else Stale)(theirs)
+        assert target.proxy.seen["PUT"] == 1
+        assert (await target.there()).body == THEIRS
 
 
 @pytest.mark.parametrize("faults", [[], [Fault.CONFLICT], [Fault.PRECONDITION]], ids=["clean", "409", "412"])
-def test_a_replacement_of_what_somebody_else_deleted_is_stale(seaweed: Seaweed, faults: list[Fault]) -> None:
-    async def story() -> None:
-        async with scene(seaweed, "replace") as on:
-            await on.theirs.delete(KEY)
-            on.proxy.script("PUT", faults)
-            assert await on.write() == Stale(None)
-            assert await on.theirs.get(KEY) is None
-
-    run(story())
+@async_test
+async def test_a_replacement_of_what_somebody_else_deleted_is_stale(seaweed: Seaweed, faults: list[Fault]) -> None:
+    async with proxied_key(seaweed, "replace") as target:
+        await target.theirs.delete(KEY)
+        target.proxy.script("PUT", faults)
+        assert await target.write() == Stale(None)
+        assert await target.theirs.get(KEY) is None
 
 
 # --- reads, and writes without a precondition
@@ -325,65 +297,55 @@ every_read = pytest.mark.parametrize(
 
 @every_read
 @of_any(Fault.UNAVAILABLE, Fault.TIMEOUT, Fault.RESET_APPLIED)
-def test_a_read_that_fails_at_first_is_tried_again(
+@async_test
+async def test_a_read_that_fails_at_first_is_tried_again(
     seaweed: Seaweed, method: str, read: Read, expected: object, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
-            on.proxy.script(method, [fault])
-            assert await read(on.ours) == expected
-            assert on.proxy.seen[method] >= 2
-
-    run(story())
+    async with proxied_key(seaweed, within=patience(fault), attempts=MANY) as target:
+        target.proxy.script(method, [fault])
+        assert await read(target.ours) == expected
+        assert target.proxy.seen[method] >= 2
 
 
 @every_read
 @of_any(Fault.UNAVAILABLE, Fault.TIMEOUT, Fault.RESET_APPLIED)
-def test_a_read_that_fails_each_time_is_unavailable(
+@async_test
+async def test_a_read_that_fails_each_time_is_unavailable(
     seaweed: Seaweed, method: str, read: Read, expected: object, fault: Fault
 ) -> None:
-    async def story() -> None:
-        async with scene(seaweed, within=patience(fault), attempts=ATTEMPTS) as on:
-            assert await read(on.theirs) == expected
-            on.proxy.script(method, repeat(fault))
-            with pytest.raises(Unavailable):
-                await read(on.ours)
-            await on.proxy.until_seen(method, ATTEMPTS)
-            assert on.proxy.seen[method] == ATTEMPTS
-
-    run(story())
+    async with proxied_key(seaweed, within=patience(fault), attempts=ATTEMPTS) as target:
+        assert await read(target.theirs) == expected
+        target.proxy.script(method, repeat(fault))
+        with pytest.raises(Unavailable):
+            await read(target.ours)
+        await target.proxy.until_seen(method, ATTEMPTS)
+        assert target.proxy.seen[method] == ATTEMPTS
 
 
 @pytest.mark.parametrize("read", [get, head, listing])
-def test_a_read_from_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, read: Read) -> None:
-    async def story() -> None:
-        with pytest.raises(Unavailable, match="could not connect"):
-            await read(nobodys(seaweed))
-
-    run(story())
+@async_test
+async def test_a_read_from_a_server_that_nobody_runs_is_unavailable(seaweed: Seaweed, read: Read) -> None:
+    with pytest.raises(Unavailable, match="could not connect"):
+        await read(nobodys(seaweed))
 
 
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.RESET_APPLIED)
-def test_a_put_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
-    async def story() -> None:
-        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
-            on.proxy.script("PUT", [fault])
-            version = await on.ours.put(KEY, OURS)
-            there = await on.there()
-            assert (there.body, there.meta.version) == (OURS, version)
-
-    run(story())
+@async_test
+async def test_a_put_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
+    async with proxied_key(seaweed, within=patience(fault), attempts=MANY) as target:
+        target.proxy.script("PUT", [fault])
+        version = await target.ours.put(KEY, OURS)
+        there = await target.there()
+        assert (there.body, there.meta.version) == (OURS, version)
 
 
 @of_any(Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.RESET_APPLIED)
-def test_a_delete_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
-    async def story() -> None:
-        async with scene(seaweed, within=patience(fault), attempts=MANY) as on:
-            on.proxy.script("POST", [fault])
-            await on.ours.delete(KEY)
-            assert await on.theirs.get(KEY) is None
-
-    run(story())
+@async_test
+async def test_a_delete_that_fails_at_first_is_tried_again(seaweed: Seaweed, fault: Fault) -> None:
+    async with proxied_key(seaweed, within=patience(fault), attempts=MANY) as target:
+        target.proxy.script("POST", [fault])
+        await target.ours.delete(KEY)
+        assert await target.theirs.get(KEY) is None
 
 
 # --- everything at once
@@ -415,24 +377,24 @@ async def increment(store: Store, mine: list[int], *, refusals_are_true: bool) -
 
 
 @pytest.mark.parametrize(("seed", "left_out"), [(1, frozenset()), (2, SENT_TWICE)], ids=["all_faults", "true_refusals"])
-def test_in_a_storm_every_increment_is_counted_once(seaweed: Seaweed, seed: int, left_out: frozenset[Fault]) -> None:
+@async_test
+async def test_in_a_storm_every_increment_is_counted_once(
+    seaweed: Seaweed, seed: int, left_out: frozenset[Fault]
+) -> None:
     weather = Weather(seed=seed, chances={fault: CHANCE for fault in Fault if fault not in left_out})
 
     async def task(store: Store, number: int) -> None:
         for n in range(INCREMENTS):
             await increment(store, [number, n], refusals_are_true=bool(left_out))
 
-    async def story() -> None:
-        async with scene(seaweed, within=HURRIED, weather=weather) as on:
-            await on.theirs.put(KEY, json.dumps({"count": 0, "entries": []}).encode())
-            on.proxy.script("PUT", weather.chances)  # each fault once for certain, and then by chance
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(TASKS):
-                    tasks.create_task(task(on.ours, number))
-            assert on.proxy.faults.keys() == weather.chances.keys()
-            assert 200 not in await on.proxy.release()
-            counter = json.loads((await on.there()).body)
-            assert counter["count"] == TASKS * INCREMENTS
-            assert sorted(counter["entries"]) == [[t, n] for t in range(TASKS) for n in range(INCREMENTS)]
-
-    run(story())
+    async with proxied_key(seaweed, within=HURRIED, weather=weather) as target:
+        await target.theirs.put(KEY, json.dumps({"count": 0, "entries": []}).encode())
+        target.proxy.script("PUT", weather.chances)  # each fault once for certain, and then by chance
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(TASKS):
+                tasks.create_task(task(target.ours, number))
+        assert target.proxy.faults.keys() == weather.chances.keys()
+        assert 200 not in await target.proxy.release()
+        counter = json.loads((await target.there()).body)
+        assert counter["count"] == TASKS * INCREMENTS
+        assert sorted(counter["entries"]) == [[t, n] for t in range(TASKS) for n in range(INCREMENTS)]

@@ -11,24 +11,25 @@ from statistics import median
 import pyarrow as pa
 import pytest
 
-from lakehead.source import questions
-from lakehead.source.port import Nulls, Query, ReadPart, Window
-from lakehead.source.reading import read
-from lakehead.source.settings import SourceSettings
-from tests.contract.source_scene import Database, all_rows, rows_of, skewed
+from lakehead.source import sql_queries
+from lakehead.source.dialects import parse_source_url, read_part
+from lakehead.source.port import Nulls, Query, ReadPart, SourceWindow
 from tests.servers.postgres import Postgres
+from tests.support.source_support import Database, all_rows, rows_of, skewed
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 
 
 def sizes(parts: tuple[ReadPart, ...]) -> list[int]:
     return [rows_of(part).num_rows for part in parts]
 
 
-@pytest.mark.parametrize("window", [None, Window(column="v"), Window(column="k", upper=200_000_000)], ids=str)
+@pytest.mark.parametrize(
+    "window", [None, SourceWindow(column="v"), SourceWindow(column="k", upper=200_000_000)], ids=str
+)
 def test_the_largest_part_is_at_most_twice_the_median_however_the_keys_are_spread(
     database: Database,
-    window: Window | None,
+    window: SourceWindow | None,
 ) -> None:
     query = Query(table=database.table(skewed(database)), window=window)
 
@@ -41,8 +42,8 @@ def test_the_largest_part_is_at_most_twice_the_median_however_the_keys_are_sprea
 
 
 def test_many_rows_are_parted_by_a_sample_of_them(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "SAMPLE", 2_000)
-    query = Query(table=database.table(skewed(database, 10_000)), window=Window(column="k"))
+    monkeypatch.setattr(sql_queries, "SAMPLE", 2_000)
+    query = Query(table=database.table(skewed(database, 10_000)), window=SourceWindow(column="k"))
 
     counted = sizes(database.source.parts(query, 4))
 
@@ -57,7 +58,7 @@ def test_a_part_of_mysql_is_never_larger_than_can_be_held(mysql: Database) -> No
     mysql.source.settings = replace(mysql.settings, part_bytes=(table.estimated_bytes or 0) // 8)
     try:
         counted = sizes(mysql.source.parts(Query(table=table), 1))
-        few = mysql.source.parts(Query(table=table, window=Window(column="id", upper=300)), 1)
+        few = mysql.source.parts(Query(table=table, window=SourceWindow(column="id", upper=300)), 1)
     finally:
         mysql.source.settings = mysql.settings
 
@@ -100,7 +101,7 @@ def test_parts_cover_every_row_exactly_once_and_travel(database: Database) -> No
 def test_rows_with_null_in_the_column_that_parts_them_are_in_one_part(database: Database) -> None:
     name = database.name()
     database.numbers(name, 1_000, v="CASE WHEN n % 3 = 0 THEN NULL ELSE n END")
-    query = Query(table=database.table(name), window=Window(column="v", nulls=Nulls.INCLUDE))
+    query = Query(table=database.table(name), window=SourceWindow(column="v", nulls=Nulls.INCLUDE))
 
     assert Counter(all_rows(database, query, 4)["id"].to_pylist()) == Counter(range(1, 1_001))
 
@@ -113,7 +114,7 @@ def test_text_keys_part_a_table_too(database: Database) -> None:
     wide = " CHARACTER SET utf8mb4" if database.kind == "mysql" else ""
     database.run(f"CREATE TABLE {name} (id integer, k varchar(50){wide})")
     database.run(f"INSERT INTO {name} SELECT n, {spelled} FROM (SELECT id AS n FROM {numbers}) AS g")
-    query = Query(table=database.table(name), window=Window(column="k"))
+    query = Query(table=database.table(name), window=SourceWindow(column="k"))
 
     parts = database.source.parts(query, 4)
 
@@ -185,7 +186,7 @@ def test_a_partitioned_table_is_parted_by_the_blocks_of_all_its_partitions(postg
 def test_a_window_whose_values_cannot_be_parted_evenly_is_parted_by_blocks(postgresql: Database) -> None:
     name = postgresql.name()
     postgresql.numbers(name, 10_000, v="CASE WHEN n % 100 = 0 THEN n ELSE 7 END")
-    query = Query(table=postgresql.table(name), window=Window(column="v", lower=0))
+    query = Query(table=postgresql.table(name), window=SourceWindow(column="v", lower=0))
 
     counted = sizes(postgresql.source.parts(query, 4))
 
@@ -209,10 +210,10 @@ def test_batches_stay_small_and_come_before_the_part_is_read_to_its_end(postgres
         f"CREATE TABLE {name} AS SELECT n AS id, repeat('x', 1000) AS t FROM generate_series(1, 20000) AS g(n)"
     )
     [part] = postgresql.source.parts(Query(table=postgresql.table(name)), 1)
-    small = SourceSettings.parse(postgresql.url)
+    small = parse_source_url(postgresql.url)
     assert small.batch_bytes == 8 << 20
 
-    batches = read(part)
+    batches = read_part(part)
     first = next(batches)
     batches.close()  # type: ignore[attr-defined]  # a generator; the connection ends with it
 

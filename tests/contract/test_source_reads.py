@@ -12,19 +12,20 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from lakehead.errors import Misconfigured
+from lakehead.source.dialects import open_source, parse_source_url
 from lakehead.source.errors import NotExact
 from lakehead.source.filters import parse_filter
-from lakehead.source.opening import open_source
-from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, Source, TableName, Window
-from lakehead.source.settings import READER, SourceSettings
-from tests.contract.source_scene import Database, all_rows, rows_of
+from lakehead.source.port import Nulls, OpenTransactions, Overrides, Query, Source, SourceWindow, TableName
+from lakehead.source.source_settings import APPLICATION_NAME
 from tests.servers.postgres import Postgres
+from tests.support.source_support import Database, all_rows, careless, rows_of
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 
 MOMENT = {"postgresql": "timestamp", "mysql": "datetime(6)", "sqlite": "TIMESTAMP"}
 HOSTILE = ["Id", "select", "a b", "dot.ted", "it's", 'dou"ble', "back`tick", "ünï", "per%cent %s", "a$1?:x", "semi;--"]
@@ -42,14 +43,14 @@ def moments(database: Database) -> str:
 
 AT = datetime(2024, 3, 31, 2, 30, 0, 123456)
 WINDOWS = [
-    (Window(column="at", lower=AT), {4, 5, 7}),
-    (Window(column="at", lower=AT, lower_included=True), {1, 2, 3, 4, 5, 7}),
-    (Window(column="at", upper=AT), {0, 1, 2, 3, 6}),
-    (Window(column="at", upper=AT, upper_included=False), {0, 6}),
-    (Window(column="at", lower=AT, upper=AT + timedelta(microseconds=1)), {4}),
-    (Window(column="at"), {0, 1, 2, 3, 4, 5, 6, 7}),
-    (Window(column="at", lower=AT, nulls=Nulls.INCLUDE), {4, 5, 7, 8, 9}),
-    (Window(column="at", nulls=Nulls.INCLUDE), set(range(10))),
+    (SourceWindow(column="at", lower=AT), {4, 5, 7}),
+    (SourceWindow(column="at", lower=AT, lower_included=True), {1, 2, 3, 4, 5, 7}),
+    (SourceWindow(column="at", upper=AT), {0, 1, 2, 3, 6}),
+    (SourceWindow(column="at", upper=AT, upper_included=False), {0, 6}),
+    (SourceWindow(column="at", lower=AT, upper=AT + timedelta(microseconds=1)), {4}),
+    (SourceWindow(column="at"), {0, 1, 2, 3, 4, 5, 6, 7}),
+    (SourceWindow(column="at", lower=AT, nulls=Nulls.INCLUDE), {4, 5, 7, 8, 9}),
+    (SourceWindow(column="at", nulls=Nulls.INCLUDE), set(range(10))),
 ]
 
 
@@ -70,7 +71,7 @@ def test_windows_that_follow_one_another_share_no_row_and_lose_none(database: Da
     cuts = [None, AT - timedelta(microseconds=1), AT, bounds[1]]
     got: list[int] = []
     for lower, upper in pairwise(cuts):
-        window = Window(column="at", lower=lower, upper=upper)
+        window = SourceWindow(column="at", lower=lower, upper=upper)
         got += all_rows(database, Query(table=table, window=window))["id"].to_pylist()
 
     assert sorted(got) == list(range(8))
@@ -81,11 +82,11 @@ def test_rows_without_a_watermark_stop_a_table_whose_rule_is_to_fail_and_are_cou
 ) -> None:
     name = moments(database)
     table = database.table(name)
-    window = Window(column="at", upper=AT, nulls=Nulls.FAIL)
+    window = SourceWindow(column="at", upper=AT, nulls=Nulls.FAIL)
 
-    with pytest.raises(NotExact, match="2 rows have no value in 'at'"):
+    with pytest.raises(NotExact, match="2 rows have NULL in their incremental column 'at'"):
         database.source.parts(Query(table=table, window=window), 2)
-    kept = parse_filter("id < 8", table, database.kind)
+    kept = parse_filter("id < 8", table.column_names, database.source.sql_dialect)
     assert database.source.parts(Query(table=table, window=window, filter=kept), 1)
 
 
@@ -220,10 +221,10 @@ def hasty(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, str]]:
 
 def test_timeouts_of_a_role_or_database_end_neither_a_snapshot_nor_a_read_in_it(hasty: tuple[Postgres, str]) -> None:
     server, url = hasty
-    source = open_source(SourceSettings.parse(url))
+    source = open_source(parse_source_url(url))
     ours = (
         "SELECT count(*) FILTER (WHERE backend_xmin IS NOT NULL), min(clock_timestamp() - state_change) FROM "
-        f"pg_stat_activity WHERE datname = '{source.settings.database}' AND application_name = '{READER}'"
+        f"pg_stat_activity WHERE datname = '{source.settings.database}' AND application_name = '{APPLICATION_NAME}'"
     )
     try:
         with source.snapshot() as snapshot, server.connect() as other:
@@ -232,11 +233,54 @@ def test_timeouts_of_a_role_or_database_end_neither_a_snapshot_nor_a_read_in_it(
                 [(holders, least)] = other.execute(ours.encode()).fetchall()
                 idle = least or idle
                 time.sleep(0.05)  # how often is asked; nothing depends on it
-            parts = source.parts(Query(table=source.catalogue(TableName("slow"))), 1, snapshot)
+            parts = source.parts(Query(table=source.describe_table(TableName("slow"))), 1, snapshot)
 
             assert rows_of(parts[0])["id"].to_pylist() == [1, 2]
     finally:
         source.close()
+
+
+@pytest.fixture(params=["a database in LATIN1", "a default of the database"])
+def other_encoding(request: pytest.FixtureRequest, postgres: Postgres) -> str:
+    """A database whose sessions do not have the encoding UTF8 by themselves."""
+    name = f"t{uuid4().hex}"
+    with postgres.connect() as connection:
+        if request.param == "a database in LATIN1":
+            made = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            connection.execute(f'CREATE DATABASE "{name}" {made}'.encode())
+        else:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+            connection.execute(f"ALTER DATABASE \"{name}\" SET client_encoding = 'LATIN1'".encode())
+    return postgres.url(name)
+
+
+def test_text_is_read_as_it_is_whatever_encoding_sessions_have_by_themselves(
+    other_encoding: str, postgres: Postgres
+) -> None:
+    with postgres.connect(other_encoding.rpartition("/")[2]) as connection:
+        connection.execute(b"SET client_encoding = 'UTF8'")
+        connection.execute('CREATE TABLE "t\u00e9" (id integer, "\u00fc" text)'.encode())
+        # In LATIN1 the bytes of the second text are those of the first one in UTF-8.
+        connection.execute("INSERT INTO \"t\u00e9\" VALUES (1, '\u00e9'), (2, '\u00c3\u00a9'), (3, 'e')".encode())
+    source = open_source(parse_source_url(other_encoding))
+    try:
+        table = source.describe_table(TableName("t\u00e9"))
+        chosen = parse_filter("\u00fc IN ('\u00e9', '\u00c3\u00a9')", table.column_names, source.sql_dialect)
+        [part] = source.parts(Query(table=table, filter=chosen), 1)
+
+        assert rows_of(part).sort_by("id").to_pydict() == {"id": [1, 2], "\u00fc": ["\u00e9", "\u00c3\u00a9"]}
+        assert source.bounds(Query(table=table), "\u00fc") == ("e", "\u00e9")
+    finally:
+        source.close()
+
+
+def test_settings_of_a_mysql_server_neither_cut_what_is_read_nor_show_what_is_not_committed(mysql: Database) -> None:
+    with careless(mysql) as name, closing(open_source(mysql.settings)) as source:
+        query = Query(table=source.describe_table(TableName(name)))
+        [part] = source.parts(query, 1)
+
+        assert sorted(rows_of(part)["id"].to_pylist()) == list(range(1, 11))
+        assert source.count(query) == 10
 
 
 def test_a_server_that_does_not_tell_of_open_transactions_says_so(
@@ -244,7 +288,7 @@ def test_a_server_that_does_not_tell_of_open_transactions_says_so(
     sqlite: Database,
 ) -> None:
     assert "only to administrators" in (mysql.source.open_transactions().unknown or "")
-    assert "does not tell" in (sqlite.source.open_transactions().unknown or "")
+    assert "does not show" in (sqlite.source.open_transactions().unknown or "")
 
 
 def test_a_prepared_transaction_does_not_say_when_it_began(postgresql: Database, postgres: Postgres) -> None:
@@ -259,7 +303,7 @@ def test_a_prepared_transaction_does_not_say_when_it_began(postgresql: Database,
         finally:
             other.execute(f"ROLLBACK PREPARED '{name}'".encode())
 
-    assert told.unknown == "1 prepared transactions do not say when they began"
+    assert told.unknown == "1 prepared transactions do not report when they started"
     assert f"prepared as {name}" in (told.whose or "")
 
 
@@ -268,7 +312,7 @@ def test_a_user_who_may_not_see_others_does_not_take_them_for_absent(
     postgres: Postgres,
 ) -> None:
     postgresql.run("CREATE ROLE nosy LOGIN PASSWORD 'nosy'")
-    source = open_source(SourceSettings.parse(postgres.url(postgresql.settings.database, user="nosy", password="nosy")))
+    source = open_source(parse_source_url(postgres.url(postgresql.settings.database, user="nosy", password="nosy")))
     try:
         with postgres.connect(postgresql.settings.database) as other:
             other.execute("BEGIN")
@@ -292,7 +336,7 @@ def test_a_session_that_tells_of_no_activity_is_not_taken_for_one_without_a_tran
 
         told = postgresql.source.open_transactions()
 
-    assert told.unknown == "1 sessions do not say whether they have one open: their track_activities is off"
+    assert told.unknown == "1 sessions do not report transactions, because their track_activities is off"
 
 
 def test_a_table_whose_rows_come_from_elsewhere_says_so_also_where_a_view_shows_it(postgresql: Database) -> None:
@@ -322,7 +366,7 @@ def test_a_column_that_is_to_be_read_in_another_way_must_be_there(database: Data
     name = database.name()
     database.run(f"CREATE TABLE {name} (id integer, t varchar(9))")
 
-    with pytest.raises(Misconfigured, match=r"no column 'T' .* It has 't'"):
+    with pytest.raises(Misconfigured, match=r"no column 'T', .* It has 't'"):
         database.table(name, Overrides(as_text=frozenset({"T"})))
     with pytest.raises(Misconfigured, match="no column 'x'"):
         database.table(name, Overrides(decimals={"x": (10, 2)}))
@@ -339,8 +383,10 @@ def test_hostile_names_are_read_as_they_are(database: Database) -> None:
         database.run(f"INSERT INTO {quote(name)} VALUES ({', '.join([str(row)] * len(HOSTILE))})")
 
     table = database.table(name)
-    window = Window(column="per%cent %s", lower=9)
-    kept = parse_filter(f"{quote('a b')} < 60 AND {quote('dot.ted')} <> 20", table, database.kind)
+    window = SourceWindow(column="per%cent %s", lower=9)
+    kept = parse_filter(
+        f"{quote('a b')} < 60 AND {quote('dot.ted')} <> 20", table.column_names, database.source.sql_dialect
+    )
     rows = all_rows(database, Query(table=table, window=window, filter=kept), 2)
 
     assert rows.schema.names == HOSTILE
@@ -362,7 +408,7 @@ def test_a_name_in_other_case_is_found_if_there_is_but_one(database: Database) -
 @pytest.mark.parametrize("name", ["nothing", "x; DROP TABLE y", "a' OR '1'='1", 'a" --', "information_schema.tables"])
 def test_a_table_that_is_not_there_is_one_sentence(database: Database, name: str) -> None:
     with pytest.raises(Misconfigured, match=r"There is no table .* Check its name and schema"):
-        database.source.catalogue(TableName(name))
+        database.source.describe_table(TableName(name))
 
 
 def test_a_filter_keeps_what_the_server_itself_would_keep(database: Database) -> None:
@@ -384,7 +430,7 @@ def test_a_filter_keeps_what_the_server_itself_would_keep(database: Database) ->
         f"{name}.id <> 4",
         "TRUE",
     ):
-        kept = parse_filter(text, table, database.kind)
+        kept = parse_filter(text, table.column_names, database.source.sql_dialect)
         said = sorted(int(str(row[0])) for row in database.run(f"SELECT id FROM {name} WHERE {text}"))
         assert sorted(all_rows(database, Query(table=table, filter=kept))["id"].to_pylist()) == said, text
 
@@ -403,8 +449,8 @@ def test_a_sqlite_file_that_somebody_writes_to_is_waited_for(tmp_path: Path) -> 
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("CREATE TABLE t (id INTEGER)")
-    with closing(open_source(SourceSettings.parse(f"sqlite:///{file}"))) as source:
-        [part] = source.parts(Query(table=source.catalogue(TableName("t"))), 1)
+    with closing(open_source(parse_source_url(f"sqlite:///{file}"))) as source:
+        [part] = source.parts(Query(table=source.describe_table(TableName("t"))), 1)
     rows_of(part)  # the driver is loaded
 
     holder = [sys.executable, "-c", HOLD, str(file)]

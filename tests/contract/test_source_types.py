@@ -2,15 +2,18 @@
 
 # ruff: noqa: S608, DTZ001 - tests write their SQL in place, about tables of their own, and of moments without a zone
 
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
+from lakehead.source.dialects import open_source, parse_source_url
 from lakehead.source.errors import NotExact
-from lakehead.source.port import EVERY_REFUSED, Overrides, Query
-from tests.contract.source_scene import Database, all_rows
-from tests.contract.source_values import (
+from lakehead.source.port import EVERY_REFUSED, Overrides, Query, TableName
+from tests.servers.postgres import Postgres
+from tests.support.source_support import AS_TEXT, Database, all_rows, rows_of, wilful
+from tests.support.source_values import (
     MYSQL,
     MYSQL_REFUSED,
     POSTGRESQL,
@@ -20,7 +23,7 @@ from tests.contract.source_values import (
     Case,
 )
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,6 +171,14 @@ def test_a_number_beyond_38_digits_is_a_decimal_where_the_config_gives_one_that_
     assert sorted(all_rows(database, fits)["n"].to_pylist()) == [Decimal("1.50"), Decimal(f"{'9' * 36}.25")]
     with pytest.raises(NotExact, match=r"column 'm' of type .* has the value '9999"):
         all_rows(database, Query(table=database.table(name, overrides)))
+
+
+def test_values_as_text_do_not_depend_on_the_settings_of_a_database(postgres: Postgres) -> None:
+    with closing(open_source(parse_source_url(wilful(postgres)))) as source:
+        table = source.describe_table(TableName("t"), Overrides(as_text=frozenset(AS_TEXT)))
+        [part] = source.parts(Query(table=table), 1)
+
+        assert rows_of(part).to_pylist() == [AS_TEXT]
 
 
 def test_an_unbounded_number_of_30_digits_is_exact_as_a_decimal_and_as_text(postgresql: Database) -> None:

@@ -19,10 +19,10 @@ from lakehead.state.model import ShardState
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.schema import leases, pointers
 from lakehead.state.state import State
-from tests.contract.state_scene import FIRST, HOUR, NOON, SECOND, Child, HandClock, children, landing
 from tests.support.costs import Mechanism, add
+from tests.support.state_tools import FIRST, HOUR, NOON, SECOND, Child, HandClock, children, landing
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 # SQLite has no connection to lose, and one writer at a time, which cannot wait for another while it holds anything.
 on_a_server = pytest.mark.parametrize("state_server", ["postgresql", "mariadb"], indirect=True, scope="session")
@@ -100,7 +100,7 @@ def test_a_lock_that_somebody_keeps_ends_in_one_sentence_and_changes_nothing(
         held = pool.submit(state.database.write, hold)
         assert holding.wait(60)
         try:
-            with pytest.raises(Unavailable, match=r"waiting for a lock.*Nothing was changed"):
+            with pytest.raises(Unavailable, match=r"A lock in the state database.*Nothing was changed"):
                 other.landings.settle(table, FIRST, SECOND, [])
         finally:
             enough.set()

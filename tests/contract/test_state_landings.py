@@ -10,18 +10,18 @@ from lakehead.state.model import (
     DayStatus,
     Mark,
     Planned,
-    Pointer,
     PointerMoved,
     ReadBy,
     ShardState,
-    Slice,
     SlicePlan,
+    StoredPointer,
+    StoredSlice,
     Watermark,
 )
 from lakehead.state.state import State
-from tests.contract.state_scene import FIRST, HOUR, SECOND, THIRD, HandClock, hold, landing, statements
+from tests.support.state_tools import FIRST, HOUR, SECOND, THIRD, HandClock, hold, landing, removed, statements
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 
 def test_a_table_has_no_pointer_before_its_first_landing_is_settled(state: State, table: str) -> None:
@@ -72,7 +72,7 @@ def test_settling_from_a_pointer_that_has_moved_writes_nothing(state: State, tab
 
 
 def test_the_pointer_keeps_the_last_landing_when_snapshots_follow_that_are_none(state: State, table: str) -> None:
-    swept, compacted = Pointer(1, None), Pointer(43, 42)
+    swept, compacted = StoredPointer(1, None), StoredPointer(43, 42)
 
     assert state.landings.settle(table, None, swept, [])
     assert state.landings.pointer(table) == swept
@@ -83,8 +83,8 @@ def test_the_pointer_keeps_the_last_landing_when_snapshots_follow_that_are_none(
 def test_the_snapshot_alone_is_where_the_pointer_is(state: State, table: str) -> None:
     state.landings.settle(table, None, FIRST, [])
 
-    assert not state.landings.settle(table, Pointer(SECOND.snapshot, FIRST.last_landing), SECOND, [])
-    assert state.landings.settle(table, Pointer(FIRST.snapshot, None), SECOND, [])
+    assert not state.landings.settle(table, StoredPointer(SECOND.snapshot, FIRST.last_landing), SECOND, [])
+    assert state.landings.settle(table, StoredPointer(FIRST.snapshot, None), SECOND, [])
 
 
 def test_a_landing_of_units_that_nobody_opened_here_is_settled_all_the_same(state: State, table: str) -> None:
@@ -116,7 +116,7 @@ def test_settling_ten_thousand_units_of_one_landing_completes_them_all(state: St
 
 
 def test_thousands_of_small_landings_are_settled_in_few_statements(state: State, table: str) -> None:
-    chain = [landing(Pointer(1_000 + n, None), f"unit {n}", watermark=n) for n in range(3_000)]
+    chain = [landing(StoredPointer(1_000 + n, None), f"unit {n}", watermark=n) for n in range(3_000)]
     state.shards.open(table, ["unit 7"], token="us")
 
     with statements(state) as sent:
@@ -243,7 +243,7 @@ class TestPlan:
 class TestRebuild:
     def test_it_gives_back_the_shards_watermarks_and_pointer_that_were_lost(self, state: State, table: str) -> None:
         chain = [landing(FIRST, "a", "b", watermark=5, slice=1), landing(SECOND, "c", watermark=8, slice=2)]
-        pointer = Pointer(THIRD.snapshot, SECOND.snapshot)
+        pointer = StoredPointer(THIRD.snapshot, SECOND.snapshot)
         state.landings.settle(table, None, pointer, chain)
         before = {(s.unit, s.generation, s.state, s.snapshot) for s in state.shards.read(table, ["a", "b", "c"])}
         watermark = state.progress.watermark(table)
@@ -267,7 +267,7 @@ class TestRebuild:
             hold(state, each, "under way")
             state.landings.settle(each, None, FIRST, [landing(FIRST, "rolled back", watermark=99)])
             state.progress.mark_days([DayStatus(table=each, load_date=day, phase="raw", state=DayState.DONE)])
-            state.slices.save(SlicePlan(id="p", table=each, slices=(Slice(unit="s", bounds={}),)))
+            state.slices.save(SlicePlan(id="p", table=each, slices=(StoredSlice(unit="s", bounds={}),)))
         told = state.history.event("told", table=table)
         state.history.add_events([told])
 
@@ -306,9 +306,9 @@ class TestRebuild:
         window, every = timedelta(days=14), timedelta(0)
 
         clock.at += timedelta(days=13)
-        assert state.shards.prune(table, owner="us", window=window, every=every) == 0
+        assert removed(state, table, window, every=every) == 0
         clock.at += timedelta(days=2)
-        assert state.shards.prune(table, owner="us", window=window, every=every) == 1
+        assert removed(state, table, window, every=every) == 1
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, " a", "a ", "a\nb"])

@@ -2,28 +2,39 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, column, create_engine, insert, inspect, make_url, select, text
+from sqlalchemy import Connection, Engine, column, create_engine, event, insert, inspect, make_url, select, text
 from sqlalchemy import table as some_table
 
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import RandomIds
+from lakehead.retry import Backoff
 from lakehead.state import migrations
 from lakehead.state.migrations import Step, bring_up
-from lakehead.state.model import DayState, DayStatus, Mark, Metric, Slice, SlicePlan
+from lakehead.state.model import (
+    DayState,
+    DayStatus,
+    FileOutcome,
+    FileState,
+    Mark,
+    Metric,
+    PruneLimits,
+    SlicePlan,
+    StoredSlice,
+)
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.schema import metadata, schema_version
 from lakehead.state.state import State
-from lakehead.storage.backoff import Backoff
-from tests.contract.state_scene import FIRST, HOUR, NOON, HandClock, hold, landing, numbers
 from tests.servers.mariadb import MariaDB
 from tests.servers.ports import free_ports
 from tests.servers.postgres import Postgres
+from tests.support.state_tools import FIRST, HOUR, NOON, HandClock, hold, landing, numbers
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "state" / "golden"
 CANARY = "c4nary-pa55word"
@@ -55,8 +66,8 @@ def refused(url: str, kind: type[LakeheadError], settings: StateSettings = FEW_T
         (f"postgresql://u:{CANARY}@h", "lacks a user, a host or a database"),
         (f"mysql://:{CANARY}@h/d", "lacks a user, a host or a database"),
         (f"mysql://u@h/d?password={CANARY}", "'password' after '?'"),
-        ("sqlite://", "a file that outlives its process"),
-        ("sqlite:///:memory:", "a file that outlives its process"),
+        ("sqlite://", "must be a local file"),
+        ("sqlite:///:memory:", "must be a local file"),
         ("sqlite:////no/such/folder/state.db", "'/no/such/folder' of the state database does not exist"),
         ("sqlite:////tmp", "is a folder"),
     ],
@@ -79,7 +90,7 @@ def test_an_unknown_setting_in_a_url_is_refused(postgres: Postgres, mariadb: Mar
 def test_a_refused_password_is_told_without_it(postgres: Postgres, mariadb: MariaDB) -> None:
     for server in (postgres, mariadb):
         sentence = refused(server.url("some", password=CANARY), Misconfigured)
-        assert "refused us" in sentence
+        assert "refused access" in sentence
         assert f"127.0.0.1:{server.port}/some" in sentence
 
 
@@ -125,10 +136,13 @@ def fill(state: State) -> None:
     told = state.history.event("landed", table="t", run="r", payload={"rows": 1})
     landed = landing(FIRST, "a", watermark=NOON, numbered=numbers("agent/boot", (10, 21)), events=(told,))
     state.landings.settle("t", None, FIRST, [landed])
-    state.slices.save(SlicePlan(id="p", table="t", slices=(Slice(unit="s", bounds={"to": 1}),)))
+    state.slices.save(SlicePlan(id="p", table="t", slices=(StoredSlice(unit="s", bounds={"to": 1}),)))
     state.history.bury("t", "b", "bad", owner="us")
     state.history.record_metrics([Metric(run="r", name="rows", value=0.1)])
     state.leases.take("land", "us", NOON + HOUR, table="t")
+    state.pruning.record("t", "pipeline", PruneLimits(HOUR, 7))
+    state.pruning.pause("t", "us", NOON + HOUR)
+    state.files.record("t", [FileOutcome(unit="a", state=FileState.FAILED, error="line 1")])
     state.progress.mark_days([DayStatus(table="t", load_date=NOON.date(), phase="raw", state=DayState.DONE)])
 
 
@@ -154,7 +168,8 @@ def _add_a_table(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE IF NOT EXISTS lakehead_later (id INT PRIMARY KEY, note VARCHAR(10))"))
 
 
-LATER = (*migrations.STEPS, Step(3, "a column", _add_a_column), Step(4, "a table", _add_a_table))
+NEWEST = migrations.STEPS[-1].version
+LATER = (*migrations.STEPS, Step(NEWEST + 1, "a column", _add_a_column), Step(NEWEST + 2, "a table", _add_a_table))
 
 
 def make(url: str, version: int) -> None:
@@ -169,7 +184,7 @@ def make(url: str, version: int) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_migration_from_every_earlier_version_keeps_every_row(new_state_url: Callable[[], str], version: int) -> None:
     url = new_state_url()
     make(url, version)
@@ -183,9 +198,62 @@ def test_a_migration_from_every_earlier_version_keeps_every_row(new_state_url: C
 
         assert everything(state) == before
         with state.database.engine.connect() as connection:
-            assert connection.execute(select(schema_version.c.version)).scalars().all() == [4]
+            assert connection.execute(select(schema_version.c.version)).scalars().all() == [NEWEST + 2]
             shards = some_table("lakehead_shards", column("colour"))
             assert set(connection.execute(select(shards.c.colour)).scalars()) == {"grey"}
+
+
+def shape(state: State) -> dict[str, object]:
+    """The tables as the server describes them."""
+    with state.database.engine.connect() as connection:
+        seen = inspect(connection)
+        return {
+            name: (
+                {each["name"]: (str(each["type"]), each["nullable"]) for each in seen.get_columns(name)},
+                seen.get_pk_constraint(name)["constrained_columns"],
+                {each["name"]: each["column_names"] for each in seen.get_indexes(name)},
+            )
+            for name in metadata.tables
+        }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_migrated_database_has_the_tables_of_a_new_one(new_state_url: Callable[[], str], version: int) -> None:
+    old = new_state_url()
+    make(old, version)
+
+    with opening(old) as migrated, opening(new_state_url()) as new:
+        assert shape(migrated) == shape(new)
+
+
+def test_a_step_that_was_cut_off_after_any_of_its_statements_is_taken_again(new_state_url: Callable[[], str]) -> None:
+    class PowerCut(Exception):
+        pass
+
+    for statements in range(1, 20):
+        url = new_state_url()
+        make(url, 2)
+        sent = 0
+
+        def cut(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            nonlocal sent
+            sent += statement.startswith(("CREATE", "ALTER", "DROP", "\nCREATE"))
+            if sent > statements:  # noqa: B023 - used within its turn only
+                raise PowerCut
+
+        event.listen(Engine, "before_cursor_execute", cut)
+        try:
+            opening(url).close()
+        except PowerCut:
+            pass
+        else:
+            break
+        finally:
+            event.remove(Engine, "before_cursor_execute", cut)
+        with opening(url) as migrated, opening(new_state_url()) as new:
+            assert shape(migrated) == shape(new)
+            fill(migrated)
+    assert statements > 5, "the step was cut off in the middle"
 
 
 def test_a_migration_cut_off_in_the_middle_is_taken_again(new_state_url: Callable[[], str]) -> None:
@@ -200,7 +268,7 @@ def test_a_migration_cut_off_in_the_middle_is_taken_again(new_state_url: Callabl
         fill(state)
         before = everything(state)
         with pytest.raises(PowerCut):
-            bring_up(state.database, (*migrations.STEPS, Step(3, "a column, and half of something", half)))
+            bring_up(state.database, (*migrations.STEPS, Step(NEWEST + 1, "a column, and half of something", half)))
 
         bring_up(state.database, LATER)
 
@@ -213,7 +281,7 @@ def test_a_database_of_a_newer_lakehead_is_refused_and_left_alone(new_state_url:
         bring_up(state.database, LATER)
         fill(state)
 
-        assert "has version 4, and this Lakehead knows 2 at most" in refused(url, Misconfigured)
+        assert f"has version {NEWEST + 2}, but this Lakehead supports {NEWEST} at most" in refused(url, Misconfigured)
         assert state.progress.watermark("t", Mark.LANDED) is not None
 
 
@@ -239,6 +307,19 @@ def test_the_server_keeps_what_does_not_fit_out_instead_of_cutting_it(mariadb: M
                 {"table_uuid": "x" * 65, "plan_id": "p", "generation": 0, "detail": {}, "saved_at": NOON},
             )
         )
+
+
+def test_a_limit_that_the_server_sets_for_results_hides_nothing_of_the_state(mariadb: MariaDB) -> None:
+    units = [f"unit {number}" for number in range(5)]
+    with closing(mariadb.connect()) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT @@global.sql_select_limit")
+        [(before,)] = cursor.fetchall()
+        cursor.execute("SET GLOBAL sql_select_limit = 2")
+        try:
+            with opening(mariadb.database()) as state:
+                assert [shard.unit for shard in state.shards.open("t", units, token="p")] == units
+        finally:
+            cursor.execute(f"SET GLOBAL sql_select_limit = {before}")
 
 
 def test_a_sqlite_backup_opens_as_it_is(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.state.buffered import BufferedState
-from lakehead.state.model import DayState, DayStatus, Mark, Metric, Slice, SlicePlan, Value, Watermark
+from lakehead.state.model import DayState, DayStatus, Mark, Metric, SlicePlan, StoredSlice, Value, Watermark
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import HOUR, NOON, HandClock, statements
+from tests.support.state_tools import HOUR, NOON, HandClock, statements
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 DAY = date(2026, 3, 1)
 
@@ -107,7 +107,7 @@ class TestSlicePlans:
             table=table,
             generation=2,
             detail={"upper": "2026-03-01T00:00:00.123456", "estimate": 10},
-            slices=tuple(Slice(unit=f"slice {n}", bounds={"from": n, "to": n + 1}) for n in range(slices)),
+            slices=tuple(StoredSlice(unit=f"slice {n}", bounds={"from": n, "to": n + 1}) for n in range(slices)),
         )
 
     def test_a_plan_is_resumed_as_it_was_with_what_is_done_of_it(self, state: State, table: str) -> None:

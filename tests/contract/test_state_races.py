@@ -6,13 +6,13 @@ from uuid import uuid4
 import pytest
 
 from lakehead.ids import RandomIds
-from lakehead.state.model import Pointer, ShardState
+from lakehead.state.model import ShardState, StoredPointer
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import FIRST, SECOND, THIRD, Child, HandClock, children
 from tests.support.effort import effort
+from tests.support.state_tools import FIRST, SECOND, THIRD, Child, HandClock, children
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 ROUNDS = effort(10, soak=20)
 
@@ -61,7 +61,7 @@ def test_each_shard_that_two_processes_acquire_at_once_has_exactly_one_winner(
 
 @pytest.mark.parametrize("before", [None, FIRST], ids=["none yet", "settled before"])
 def test_of_two_processes_that_settle_from_one_pointer_at_once_exactly_one_does(
-    two: list[Child], state: State, before: Pointer | None
+    two: list[Child], state: State, before: StoredPointer | None
 ) -> None:
     for _ in range(ROUNDS):
         table = str(uuid4())
@@ -102,7 +102,7 @@ def test_two_processes_that_settle_the_same_stream_lose_no_number_and_leave_one_
     for child in two:
         child.answer()
 
-    assert state.landings.pointer(table) == Pointer(2 * ROUNDS, None)
+    assert state.landings.pointer(table) == StoredPointer(2 * ROUNDS, None)
     assert state.landings.ranges(table, ["agent/boot"]) == {"agent/boot": ((0, 20 * ROUNDS + 2),)}
 
 

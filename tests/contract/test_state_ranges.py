@@ -8,12 +8,12 @@ from sqlalchemy import event
 
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
-from lakehead.state.model import LAST_NUMBER, Numbered, Planned, Pointer, PointerMoved, Spans
+from lakehead.state.model import LAST_NUMBER, Numbered, Planned, PointerMoved, Spans, StoredPointer
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import FIRST, SECOND, THIRD, HandClock, hold, landing, numbers, statements
+from tests.support.state_tools import FIRST, SECOND, THIRD, HandClock, hold, landing, numbers, removed, statements
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 STREAM = "agent/boot"
 
@@ -21,7 +21,7 @@ STREAM = "agent/boot"
 def land(state: State, table: str, *numbered: Numbered) -> None:
     """Settle one more landing, from wherever the table is."""
     seen = state.landings.pointer(table)
-    new = Pointer(seen.snapshot + 1, None) if seen else Pointer(1, None)
+    new = StoredPointer(seen.snapshot + 1, None) if seen else StoredPointer(1, None)
     assert state.landings.settle(table, seen, new, [landing(new, numbered=numbered)])
 
 
@@ -144,7 +144,7 @@ def test_numbers_outlive_the_window_of_their_units(state: State, table: str, clo
     state.shards.acknowledge(table, ["a"])
     clock.at += timedelta(days=5_000)
 
-    assert state.shards.prune(table, owner="us", window=timedelta(days=14), every=timedelta(0)) == 1
+    assert removed(state, table, timedelta(days=14)) == 1
     assert spans(state, table) == ((0, 10),)
 
 
@@ -170,7 +170,7 @@ class TestPlan:
         )
 
     def test_it_answers_no_numbers_but_the_pointer_when_that_has_moved(self, state: State, table: str) -> None:
-        moved = Pointer(THIRD.snapshot, SECOND.snapshot)
+        moved = StoredPointer(THIRD.snapshot, SECOND.snapshot)
         state.landings.settle(table, None, FIRST, [])
         state.landings.settle(table, FIRST, moved, [landing(SECOND, numbered=numbers(STREAM, (0, 10)))])
 
@@ -184,7 +184,7 @@ class TestPlan:
 
         def settle_meanwhile(_connection: object, _cursor: object, statement: str, *_: object) -> None:
             if "lakehead_ranges" in statement:
-                with pytest.raises(Unavailable, match="waiting for a lock"):
+                with pytest.raises(Unavailable, match="A lock in the state database"):
                     other.landings.settle(table, FIRST, SECOND, [landing(SECOND, numbered=numbers(STREAM, (10, 20)))])
                 refused.append(statement)
 
@@ -210,10 +210,12 @@ class TestRebuild:
         assert state.landings.ranges(other, asked) == {STREAM: ((0, 10), (90, 99)), "rolled back": ((0, 5),)}
 
     def test_it_gives_back_what_was_settled_one_by_one(self, state: State, table: str) -> None:
-        chain = [landing(Pointer(n, None), numbered=numbers(STREAM, (n * 7 % 20, n * 7 % 20 + 3))) for n in range(1, 9)]
+        chain = [
+            landing(StoredPointer(n, None), numbered=numbers(STREAM, (n * 7 % 20, n * 7 % 20 + 3))) for n in range(1, 9)
+        ]
         seen = None
         for each in chain:
-            new = Pointer(each.snapshot, each.snapshot)
+            new = StoredPointer(each.snapshot, each.snapshot)
             assert state.landings.settle(table, seen, new, [each])
             seen = new
         before = spans(state, table)

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from lakehead.errors import Misconfigured
-from lakehead.state.model import Shard, ShardState
+from lakehead.state.model import DeadLetter, Shard, ShardState
 from lakehead.state.state import State
-from tests.contract.state_scene import FIRST, HOUR, MINUTE, NOON, HandClock, hold, landing
+from tests.support.state_tools import FIRST, HOUR, MINUTE, NOON, HandClock, hold, landing, removed
 
-pytest_plugins = ["tests.contract.state_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures"]
 
 MICROSECOND = timedelta(microseconds=1)
 ALIKE = [
@@ -161,7 +161,7 @@ class TestPrune:
 
         clock.at = NOON + self.WINDOW + MINUTE / 2
 
-        assert state.shards.prune(table, owner="us", window=self.WINDOW, every=HOUR) == 2
+        assert removed(state, table, self.WINDOW, every=HOUR) == 2
         assert [shard.unit for shard in state.shards.read(table, ["a", "b"])] == ["b"]
 
     def test_it_never_removes_one_in_progress_or_not_acknowledged(
@@ -173,7 +173,7 @@ class TestPrune:
         assert state.shards.acknowledge(table, ["in progress", "ready"]) == 0
         clock.at += timedelta(days=1000)
 
-        assert state.shards.prune(table, owner="us", window=self.WINDOW, every=HOUR) == 0
+        assert removed(state, table, self.WINDOW, every=HOUR) == 0
         assert len(state.shards.read(table, ["in progress", "landed", "ready"])) == 3
 
     def test_fifty_pipelines_that_ask_get_one_pruning_per_interval(
@@ -181,8 +181,7 @@ class TestPrune:
     ) -> None:
         def ask() -> list[int]:
             asked = [
-                state.shards.prune(table, owner=f"pipeline {number}", window=self.WINDOW, every=HOUR)
-                for number in range(50)
+                removed(state, table, self.WINDOW, every=HOUR, pipeline=f"pipeline {number}") for number in range(50)
             ]
             return [answer for answer in asked if answer is not None]
 
@@ -231,3 +230,109 @@ class TestDeadLetters:
         assert state.history.dead_letters(table) == []
         assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == {"a"}
         assert state.shards.count_try(table, ["a"], owner="us") == {"a": 1}
+
+    def test_a_replay_that_has_begun_is_seen_while_its_unit_is_still_given_up(self, state: State, table: str) -> None:
+        hold(state, table, "a")
+        state.history.bury(table, "a", "no", owner="us")
+
+        assert state.history.begin_replay(table, "a")
+
+        [letter] = state.history.letters_of(table, ["a", "b"])
+        assert letter.replayed_at is not None
+        assert state.history.dead_letters(table) == []
+        assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == set()
+        assert state.history.revive(table, "a")
+        assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == {"a"}
+        assert not state.history.revive(table, "a"), "what is under way is not taken from its owner"
+        [shard] = state.shards.read(table, ["a"])
+        assert shard.state is ShardState.IN_PROGRESS
+
+    def test_a_unit_that_fails_again_after_its_replay_waits_for_a_decision_again(
+        self, state: State, table: str
+    ) -> None:
+        hold(state, table, "a")
+        state.history.bury(table, "a", "first", owner="us")
+        state.history.revive(table, "a")
+        hold(state, table, "a")
+
+        letter = state.history.bury(table, "a", "second", owner="us")
+
+        assert state.history.dead_letters(table) == [letter]
+        assert state.history.revive(table, "a")
+
+    def test_a_dropped_letter_stays_dropped_and_its_unit_given_up(self, state: State, table: str) -> None:
+        hold(state, table, "a")
+        letter = state.history.bury(table, "a", "no", owner="us")
+        assert letter is not None
+        state.history.revive(table, "a")
+
+        assert state.history.drop(letter)
+        assert state.history.drop(letter)
+
+        assert state.history.dead_letters(table) == []
+        assert not state.history.begin_replay(table, "a")
+        assert not state.history.revive(table, "a")
+        state.shards.open(table, ["a"], token="us")
+        assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == set()
+        assert state.history.bury(table, "a", "again", owner="us") is None
+        [dropped] = state.history.letters_of(table, ["a"])
+        assert dropped.dropped_at is not None
+
+    def test_what_has_landed_cannot_be_dropped(self, state: State, table: str) -> None:
+        hold(state, table, "a")
+        letter = state.history.bury(table, "a", "no", owner="us")
+        assert letter is not None
+        state.landings.settle(table, None, FIRST, [landing(FIRST, "a")])
+
+        assert not state.history.drop(letter)
+
+        assert state.history.close(table, ["a", "b"]) == 1
+        assert state.history.letters_of(table, ["a"]) == []
+
+    def test_burying_what_was_dropped_and_has_no_shard_leaves_it_dropped(self, state: State, table: str) -> None:
+        state.history.follow(DeadLetter(table=table, unit="a", reason="no", at=NOON, dropped_at=NOON))
+
+        state.history.bury(table, "a", "again", owner="us")
+
+        [letter] = state.history.letters_of(table, ["a"])
+        assert (letter.reason, letter.dropped_at) == ("again", NOON)
+        assert not state.history.begin_replay(table, "a")
+
+    def test_a_letter_that_the_state_does_not_know_can_be_dropped(self, state: State, table: str) -> None:
+        assert state.history.drop(DeadLetter(table=table, unit="a", reason="no", at=NOON))
+
+        state.shards.open(table, ["a"], token="us")
+        assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == set()
+
+    def test_a_rebuild_gives_up_again_what_was_given_up_and_not_what_is_tried_again(
+        self, state: State, table: str
+    ) -> None:
+        waiting = DeadLetter(table=table, unit="waiting", reason="no", tries=3, at=NOON)
+        dropped = DeadLetter(table=table, unit="dropped", reason="no", at=NOON, dropped_at=NOON)
+        replayed = DeadLetter(table=table, unit="replayed", reason="no", at=NOON, replayed_at=NOON)
+        landed = DeadLetter(table=table, unit="landed", generation=1, reason="no", at=NOON)
+        hold(state, table, "only in the state")
+        state.history.bury(table, "only in the state", "no", owner="us")
+
+        state.landings.rebuild(
+            table, FIRST, [landing(FIRST, "landed", generation=1)], [waiting, dropped, replayed, landed]
+        )
+
+        units = ["waiting", "dropped", "replayed", "only in the state"]
+        given_up = {shard.unit for shard in state.shards.read(table, units) if shard.snapshot is None}
+        assert given_up == {"waiting", "dropped", "only in the state"}
+        [shard] = state.shards.read(table, ["landed"], generation=1)
+        assert shard.snapshot == FIRST.snapshot
+        assert state.history.letters_of(table, ["waiting"]) == [waiting]
+
+    def test_following_a_letter_leaves_one_that_is_there_alone(self, state: State, table: str) -> None:
+        hold(state, table, "a")
+        letter = state.history.bury(table, "a", "no", owner="us")
+        assert letter is not None
+
+        state.history.follow(letter)
+        state.history.follow(DeadLetter(table=table, unit="b", reason="no", at=NOON))
+
+        assert state.history.dead_letters(table) == [letter]
+        [followed] = state.history.letters_of(table, ["b"])
+        assert followed.replayed_at is not None

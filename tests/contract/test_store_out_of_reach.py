@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.opening import open_store
+from lakehead.retry import Backoff
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Created, Store, Version
 from tests.servers.ports import free_ports
 from tests.servers.seaweed import BUCKET, Seaweed
@@ -48,7 +48,7 @@ def test_a_missing_bucket_is_named(seaweed: Seaweed, call: str) -> None:
 
     assert isinstance(error, Misconfigured)
     assert "s3://no-such-bucket does not exist" in str(error)
-    assert "create it" in str(error)
+    assert "Create it" in str(error)
 
 
 @every_call
@@ -84,8 +84,8 @@ def test_a_folder_without_a_parent_is_named_and_not_made(tmp_path: Path, call: s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_killed_in_the_middle_of_writes_keeps_every_one_that_it_answered(tmp_path: Path) -> None:
-    server = Seaweed(tmp_path / "seaweed")
+def test_a_server_killed_in_the_middle_of_writes_keeps_every_one_that_it_answered(memory_folder: Path) -> None:
+    server = Seaweed(memory_folder)
     server.start()
     store = open_store(f"s3://{BUCKET}", server.settings(request_timeout=5))
     # A server that has just come back knows its older volumes a moment later; until then it answers 500.
@@ -113,7 +113,7 @@ def test_a_server_killed_in_the_middle_of_writes_keeps_every_one_that_it_answere
             if killed.is_set() and key not in answered:
                 return
 
-    async def story() -> None:
+    async def kill_and_restart() -> None:
         await asyncio.gather(*(writer(number) for number in range(8)))
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
@@ -129,7 +129,7 @@ def test_a_server_killed_in_the_middle_of_writes_keeps_every_one_that_it_answere
         assert isinstance(await store.create("kill/after", b"the same client goes on"), Created)
 
     try:
-        asyncio.run(story())
+        asyncio.run(kill_and_restart())
         assert len(answered) >= enough
         assert doubtful or refused, "the server was not killed in the middle"
     finally:

@@ -13,12 +13,13 @@ from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
 
-from lakehead.lake.landing import Fence, Head, Pointer, Reached, Share, Snapshot, SnapshotId, Unit
+from lakehead.lake.landing import Fence, Head, NewWatermark, Pointer, Snapshot, SnapshotId, Unit, UnitRemainder
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import Ledger, Staged, Stager, Table
-from lakehead.lake.progress import StateProgress
 from lakehead.lake.protocol import Lander
-from lakehead.lake.rows import Branch
+from lakehead.lake.staged_rows import Branch
+from lakehead.lake.state_progress import StateProgress
+from lakehead.state.model import Watermark
 
 Reach = Callable[[str], None]
 """Called at each moment with its name."""
@@ -114,9 +115,9 @@ class WatchedTable:
     async def history(self, after: SnapshotId | None, upto: SnapshotId | None) -> Sequence[Snapshot]:
         return await self.inner.history(after, upto)
 
-    async def publish(self, staged: Staged[Any], at: Head) -> None:
+    async def publish(self, staged: Staged[Any], at: Head) -> Head:
         with around("publish", self.reach):
-            await self.inner.publish(staged, at)
+            return await self.inner.publish(staged, at)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ class WatchedProgress:
         with around("settle", self.reach):
             return await self.inner.settle(table, seen=seen, to=to, snapshots=snapshots)
 
-    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+    async def watermark(self, table: str) -> Watermark | None:
+        return await self.inner.watermark(table)
+
+    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[UnitRemainder] | None:
         with around("plan", self.reach):
             return await self.inner.plan(table, at=at, units=units)
 
@@ -155,15 +159,17 @@ class WatchedStager:
     inner: Stager[Any]
     reach: Reach
 
-    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Any]:
+    async def stage(
+        self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
+    ) -> Staged[Any]:
         with around("stage", self.reach):
-            return await self.inner.stage(shares, token=token, reached=reached, fence=fence)
+            return await self.inner.stage(remainders, token=token, new_watermark=new_watermark, fence=fence)
 
-    def still_good(self, staged: Staged[Any], at: Head) -> bool:
-        return self.inner.still_good(staged, at)
+    def is_publishable_at(self, staged: Staged[Any], at: Head) -> bool:
+        return self.inner.is_publishable_at(staged, at)
 
-    async def is_there(self, staged: Staged[Any]) -> bool:
-        return await self.inner.is_there(staged)
+    async def is_still_stored(self, staged: Staged[Any]) -> bool:
+        return await self.inner.is_still_stored(staged)
 
     async def discard(self, staged: Staged[Any]) -> None:
         await self.inner.discard(staged)
@@ -179,9 +185,9 @@ class WatchedMerge(MergeStager):
         with around("create", self.reach):
             return super().create(at)
 
-    def run(self, branch: str, properties: Mapping[str, str], shares: Sequence[Share]) -> None:
+    def run(self, branch: str, properties: Mapping[str, str], remainders: Sequence[UnitRemainder]) -> None:
         with around("run", self.reach):
-            super().run(branch, properties, shares)
+            super().run(branch, properties, remainders)
 
     def audited(self, branch: str, at: Head, properties: Mapping[str, str]) -> Branch:
         with around("audited", self.reach):

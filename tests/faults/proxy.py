@@ -31,15 +31,17 @@ class Fault(Enum):
     """Never forwarded, never answered."""
     TIMEOUT_APPLIED = auto()
     """Forwarded, never answered."""
-    TIMEOUT_LANDS_LATER = auto()
+    TIMEOUT_APPLIED_LATER = auto()
     """Never answered, and forwarded when the test calls `release`."""
     RESET_APPLIED = auto()
     """Forwarded, and the connection closed without an answer."""
 
 
-ONLY_TO_WRITES = frozenset({Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED, Fault.TIMEOUT_LANDS_LATER})
+ONLY_TO_WRITES = frozenset(
+    {Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED, Fault.TIMEOUT_APPLIED_LATER}
+)
 """What makes no sense for a read, so that chance spares it."""
-SILENT = frozenset({Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.TIMEOUT_LANDS_LATER})
+SILENT = frozenset({Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, Fault.TIMEOUT_APPLIED_LATER})
 """What is never answered, so that the client's patience decides."""
 
 
@@ -237,7 +239,7 @@ class Proxy:
             case Fault.TIMEOUT_APPLIED:
                 await self._forward(request)
                 return Silence.NEVER_ANSWER
-            case Fault.TIMEOUT_LANDS_LATER:
+            case Fault.TIMEOUT_APPLIED_LATER:
                 self._held.append(request)
                 return Silence.NEVER_ANSWER
             case Fault.RESET_APPLIED:

@@ -1,7 +1,7 @@
-"""A store that wraps any store and does to it what networks do, by seed.
+"""A store that wraps any store and injects network faults, drawn from a seed.
 
-It stands below `Writes`, the same code that settles what a real S3 client is told, so that protocols are
-tried over the answers that the port really gives, and that code is tried along with them.
+The faults are injected below `ReliableWrites`, which a remote store uses too, so that protocols are tested with the
+outcomes that a remote store returns, and `ReliableWrites` is tested along with them.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Ids
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.port import Created, Entry, Exists, Meta, Object, Replaced, Stale, Store, Version
-from lakehead.storage.writes import Refused, Seen, Writes
+from lakehead.retry import Backoff
+from lakehead.storage.port import Created, Exists, ListedObject, Object, ObjectMeta, Replaced, Stale, Store, Version
+from lakehead.storage.reliable_writes import KeyState, ReliableWrites, WriteRefused
 
 T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What may happen to one request."""
+    """What can happen to one request."""
 
     CONFLICT = "409"
     PRECONDITION = "412"
@@ -32,17 +32,17 @@ class Fault(Enum):
     UNAVAILABLE_APPLIED = "503, applied"
     TIMEOUT = "timeout, not applied"
     TIMEOUT_APPLIED = "timeout, applied"
-    TIMEOUT_LANDS_LATER = "timeout, lands later"
-    TIMEOUT_LANDS_MUCH_LATER = "timeout, lands minutes later"
+    TIMEOUT_APPLIED_LATER = "timeout, applied later"
+    TIMEOUT_APPLIED_MUCH_LATER = "timeout, applied minutes later"
 
 
 LOST_READS = {Fault.UNAVAILABLE, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT, Fault.TIMEOUT_APPLIED}
-LATE = {Fault.TIMEOUT_LANDS_LATER, Fault.TIMEOUT_LANDS_MUCH_LATER}
+LATE = {Fault.TIMEOUT_APPLIED_LATER, Fault.TIMEOUT_APPLIED_MUCH_LATER}
 TIMEOUTS = {Fault.TIMEOUT, Fault.TIMEOUT_APPLIED, *LATE}
 APPLIED = {None, Fault.PRECONDITION_APPLIED, Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED}
 REFUSALS = {Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED}
 MUCH_LATER = (30, 480)
-"""How many timeouts later a write may land that lands much later."""
+"""After how many timeouts a write is applied that is applied much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Faults:
     """No request takes longer than this each way."""
 
     lost_reads: float = 0.0
-    """How often a read is not answered, beside those that a fault hits. It leaves nobody in doubt of a write."""
+    """How often a read fails besides those that a fault hits. It does not make the outcome of a write unknown."""
 
     @classmethod
     def all(cls, probability: float) -> "Faults":
@@ -69,8 +69,8 @@ class Faults:
 NO_FAULTS = Faults({})
 
 
-class FaultStore:
-    """A client's view of a store. Each request runs on the server's side: it lives on if the client dies."""
+class FaultyNetwork:
+    """Single requests to a store, with faults. Each runs on the server's side: it goes on if the client dies."""
 
     def __init__(
         self,
@@ -79,101 +79,50 @@ class FaultStore:
         *,
         random: Random,
         clock: Clock,
-        ids: Ids,
-        note: Callable[[str], None] = lambda _: None,
-        backoff: Backoff = Backoff(attempts=4),  # noqa: B008 - frozen
+        note: Callable[[str], None],
+        latency: Callable[[], float] | None,
     ) -> None:
         self._inner = inner
-        self._faults = faults
         self._random = random
         self._clock = clock
         self._note = note
-        self._writes = Writes(remote=self, clock=clock, ids=ids, random=random, backoff=backoff)
-        self._any_fault = sum(faults.probability.values())
+        self._latency = latency or self._any_latency
         self._nonces: dict[tuple[str, Version], str] = {}
-        self._under_way: list[asyncio.Task[None]] = []
+        self._server_tasks: list[asyncio.Task[None]] = []
+        self.change_faults(faults)
 
     def change_faults(self, faults: Faults) -> None:
-        """Let other faults happen from now on. Writes that are to land later still do."""
         self._faults = faults
         self._any_fault = sum(faults.probability.values())
 
-    async def create(self, key: str, body: bytes) -> Created | Exists:
-        return await self._writes.create(key, body)
-
-    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
-        return await self._writes.replace(key, body, version)
-
-    async def put(self, key: str, body: bytes) -> Version:
-        return await self._writes.unconditional(
-            key, lambda: self._write("put", key, lambda: self._inner.put(key, body))
-        )
-
-    async def delete(self, key: str) -> None:
-        async def request() -> None:
-            await self._write("delete", key, lambda: self._inner.delete(key))
-
-        await self._writes.unconditional(key, request)
-
-    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
-        return await self._read("get", key, lambda: self._inner.get(key, start=start, end=end))
-
-    async def head(self, key: str) -> Meta | None:
-        return await self._read("head", key, lambda: self._inner.head(key))
-
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
-        pages = self._inner.list(folder, start_after=start_after)
-        while True:
-            page = await self._read("list", folder, lambda: anext(pages, None))
-            if page is None:
-                return
-            yield page
-
-    # --- one request each, for Writes
-
-    async def attempt(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
+    async def write_once(self, key: str, body: bytes, *, nonce: str, expected: Version | None) -> Version:
         async def apply() -> Version:
             if expected is None:
                 created = await self._inner.create(key, body)
                 if isinstance(created, Exists):
-                    raise Refused("412")
+                    raise WriteRefused("412")
                 version = created.version
             else:
                 replaced = await self._inner.replace(key, body, expected)
                 if isinstance(replaced, Stale):
-                    raise Refused("412")
+                    raise WriteRefused("412")
                 version = replaced.version
             self._nonces[key, version] = nonce
             return version
 
         return await self._write("create" if expected is None else "replace", key, apply)
 
-    async def look(self, key: str) -> Seen | None:
-        meta = await self.head(key)
-        return Seen(meta.version, self._nonces.get((key, meta.version))) if meta else None
+    async def put(self, key: str, body: bytes) -> Version:
+        return await self._write("put", key, lambda: self._inner.put(key, body))
 
-    # --- the network
+    async def delete(self, key: str) -> None:
+        await self._write("delete", key, lambda: self._inner.delete(key))
 
-    async def _write(self, verb: str, key: str, apply: Callable[[], Awaitable[T]]) -> T:
-        fault = self._draw()
-        if fault is not None:
-            self._note(f"{verb} {key}: {fault.value}")
-        if fault in LATE:
-            self._detach(self._land_later(apply, much=fault is Fault.TIMEOUT_LANDS_MUCH_LATER))
-        elif fault in APPLIED:
-            answer = await self._on_the_server(apply)
-            await self._clock.sleep(self._latency())
-            if fault is None:
-                return answer
-        if fault in TIMEOUTS:
-            await self._clock.sleep(self._faults.timeout_seconds)
-        elif fault not in APPLIED:
-            await self._clock.sleep(self._latency())
-        if fault in REFUSALS:
-            raise Refused(fault.value)
-        raise OutcomeUnknown(f"{verb} {key}: no clear answer")
+    async def key_state(self, key: str) -> KeyState | None:
+        meta = await self.read("head", key, lambda: self._inner.head(key))
+        return KeyState(meta.version, self._nonces.get((key, meta.version))) if meta else None
 
-    async def _read(self, verb: str, key: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def read(self, verb: str, key: str, ask: Callable[[], Awaitable[T]]) -> T:
         fault = self._draw()
         await self._clock.sleep(self._faults.timeout_seconds if fault in TIMEOUTS else self._latency())
         lost_reads = self._faults.lost_reads
@@ -184,8 +133,27 @@ class FaultStore:
         await self._clock.sleep(self._latency())
         return answer
 
+    async def _write(self, verb: str, key: str, apply: Callable[[], Awaitable[T]]) -> T:
+        fault = self._draw()
+        if fault is not None:
+            self._note(f"{verb} {key}: {fault.value}")
+        if fault in LATE:
+            self._detach(self._apply_later(apply, much=fault is Fault.TIMEOUT_APPLIED_MUCH_LATER))
+        elif fault in APPLIED:
+            answer = await self._on_the_server(apply)
+            await self._clock.sleep(self._latency())
+            if fault is None:
+                return answer
+        if fault in TIMEOUTS:
+            await self._clock.sleep(self._faults.timeout_seconds)
+        elif fault not in APPLIED:
+            await self._clock.sleep(self._latency())
+        if fault in REFUSALS:
+            raise WriteRefused(fault.value)
+        raise OutcomeUnknown(f"{verb} {key}: no clear answer")
+
     async def _on_the_server(self, apply: Callable[[], Awaitable[T]]) -> T:
-        """Run outside of the process that asks: a request that has left is answered, whoever is there to hear it."""
+        """Run outside the simulated process: a request that was sent is carried out even if its sender has died."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def serve() -> None:
@@ -195,7 +163,7 @@ class FaultStore:
             except Exception as error:  # noqa: BLE001 - the answer, whatever it is
                 if not answer.done():
                     answer.set_exception(error)
-                    answer.exception()  # whoever asked may be dead and never hear it
+                    answer.exception()  # its sender may be dead: do not log it as never retrieved
             else:
                 if not answer.done():
                     answer.set_result(result)
@@ -203,20 +171,20 @@ class FaultStore:
         self._detach(serve())
         return await answer
 
-    async def _land_later(self, apply: Callable[[], Awaitable[object]], *, much: bool) -> None:
+    async def _apply_later(self, apply: Callable[[], Awaitable[object]], *, much: bool) -> None:
         timeouts = self._random.uniform(*MUCH_LATER) if much else 1
         await self._clock.sleep(timeouts * self._faults.timeout_seconds + 10 * self._latency())
         try:
             await apply()
-        except Refused:
+        except WriteRefused:
             return
-        self._note("a late write lands")
+        self._note("a late write is applied")
 
     def _detach(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._under_way.append(task)  # a loop forgets tasks that nobody holds
-        if len(self._under_way) > 100:
-            self._under_way = [each for each in self._under_way if not each.done()]
+        self._server_tasks.append(task)  # a loop keeps only weak references to its tasks
+        if len(self._server_tasks) > 100:
+            self._server_tasks = [each for each in self._server_tasks if not each.done()]
 
     def _draw(self) -> Fault | None:
         drawn = self._random.random()
@@ -227,6 +195,57 @@ class FaultStore:
                     return fault
         return None
 
-    def _latency(self) -> float:
+    def _any_latency(self) -> float:
         taken = self._faults.median_seconds * 0.63 * self._random.paretovariate(1.5)
         return min(taken, self._faults.longest_seconds)
+
+
+class FaultStore:
+    """A client's view of a store over a faulty network, with the same `ReliableWrites` as a remote store."""
+
+    def __init__(
+        self,
+        inner: Store,
+        faults: Faults,
+        *,
+        random: Random,
+        clock: Clock,
+        ids: Ids,
+        note: Callable[[str], None] = lambda _: None,
+        latency: Callable[[], float] | None = None,
+        backoff: Backoff = Backoff(attempts=4),  # noqa: B008 - frozen
+    ) -> None:
+        """`latency` returns the seconds of a request each way, instead of those that `faults` gives."""
+        self.network = FaultyNetwork(inner, faults, random=random, clock=clock, note=note, latency=latency)
+        self._inner = inner
+        self._writes = ReliableWrites(requests=self.network, clock=clock, ids=ids, random=random, backoff=backoff)
+
+    def change_faults(self, faults: Faults) -> None:
+        """Inject other faults from now on. Writes that are to be applied later still are."""
+        self.network.change_faults(faults)
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        return await self._writes.create(key, body)
+
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        return await self._writes.replace(key, body, version)
+
+    async def put(self, key: str, body: bytes) -> Version:
+        return await self._writes.put(key, body)
+
+    async def delete(self, key: str) -> None:
+        await self._writes.delete(key)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        return await self.network.read("get", key, lambda: self._inner.get(key, start=start, end=end))
+
+    async def head(self, key: str) -> ObjectMeta | None:
+        return await self.network.read("head", key, lambda: self._inner.head(key))
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        pages = self._inner.list(folder, start_after=start_after)
+        while True:
+            page = await self.network.read("list", folder, lambda: anext(pages, None))
+            if page is None:
+                return
+            yield page

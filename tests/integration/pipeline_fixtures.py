@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.contract.source_scene import Database
-from tests.integration.pipeline_scene import SERVERS, Scene, source_of
+from tests.integration.pipeline_support import SERVERS, Scene, source_of
 from tests.pipeline import Pipeline
+from tests.support.source_support import Database
 from tests.support.spark import shared_session
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.source_scene import Database
-from tests.integration.pipeline_scene import Scene
-from tests.integration.sink_scene import KINDS, Kept
+from tests.integration.pipeline_support import Scene
+from tests.integration.sink_support import KINDS, Kept
+from tests.support.source_support import Database
 
 
 @pytest.fixture
@@ -19,4 +19,4 @@ def in_files(sqlite: Database, scene_of: Callable[[Database], Scene]) -> Kept:
 def kept(
     request: pytest.FixtureRequest, sqlite: Database, scene_of: Callable[[Database], Scene], in_files: Kept
 ) -> Kept:
-    return in_files if request.param == "files" else Kept(scene_of(sqlite), "iceberg")
+    return in_files if request.param == "files" else Kept(scene_of(sqlite), request.param)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakehead.lake.ports import CONFIG_OPTION
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 from tests.pipeline import Pipeline
 from tests.support.commands import lakehead_command
 

@@ -9,12 +9,12 @@ import pytest
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ports import HistoryBroken, SourceUnknown
-from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import expire
 from lakehead.maintain.rebuild import Rebuilt, Said, rebuild
 from lakehead.state.opening import open_state
-from tests.integration.maintenance_scene import Later, snapshots_of
+from tests.integration.maintenance_support import Later, snapshots_of
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
 

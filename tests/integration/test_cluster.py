@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehead.lake.landing import Share
+from lakehead.lake.landing import UnitRemainder
 from lakehead.run.environment import spark_settings
 from lakehead.spark.java import find_java
 from tests.lakehouse import ROWS, Lakehouse
@@ -111,9 +111,11 @@ def test_tasks_have_the_drivers_lakehead_whatever_the_workers_have_installed(lak
 def test_units_land_from_the_workers(lakehouse: Lakehouse) -> None:
     table = lakehouse.create("workers")
 
-    def read(share: Share) -> Iterable[pa.RecordBatch]:
+    def read(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
         place = next(part for part in Path.cwd().parts if part.startswith("work-"))
-        yield pa.RecordBatch.from_pydict({"unit": [f"{share.unit.id} on {place}"] * ROWS, "number": list(range(ROWS))})
+        yield pa.RecordBatch.from_pydict(
+            {"unit": [f"{remainder.unit.id} on {place}"] * ROWS, "number": list(range(ROWS))}
+        )
 
     lakehouse.land(table, *"abcd", stager=lakehouse.arrow_stager(table, read=read))
 
@@ -127,9 +129,9 @@ def test_a_task_of_which_spark_starts_a_copy_lands_its_rows_once(lakehouse: Lake
     table = lakehouse.create("copied")
     marks = str(tmp_path)
 
-    def read(share: Share) -> Iterable[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"unit": [share.unit.id] * ROWS, "number": list(range(ROWS))})
-        if share.unit.id != "slow":
+    def read(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"unit": [remainder.unit.id] * ROWS, "number": list(range(ROWS))})
+        if remainder.unit.id != "slow":
             return
         first, copied = Path(marks) / "first", Path(marks) / "copied"
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.catalog import open_catalog
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.iceberg_table import IcebergTable
 from tests.lakehouse import ROWS, Lakehouse, commit_a_branch
 from tests.servers.seaweed import Seaweed
 from tests.support.clocks import Shifted

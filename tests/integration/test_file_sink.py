@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
-from lakehead.lake.filesink.cleanup import Missing, leftovers, ttl_cleanup
+from lakehead.lake.filesink.file_names import LANDED, SUCCESS
+from lakehead.lake.filesink.file_sink import FileSink, PublishMode, Result
 from lakehead.lake.filesink.frames import parquet_of
 from lakehead.lake.filesink.hadoop import HadoopFiles
-from lakehead.lake.filesink.names import LANDED, SUCCESS
 from lakehead.lake.filesink.port import Entry, Files, Outcome
 from lakehead.lake.filesink.published import label_of, published
-from lakehead.lake.filesink.sink import FileSink, Result, Way
+from lakehead.lake.filesink.staging_cleanup import Missing, leftovers, ttl_cleanup
 from lakehead.lake.landing import Unit
 from lakehead.run.environment import spark_settings
 from tests.chaos.file_sink_child import FAR_AHEAD, DiskFiles, refuse
@@ -60,7 +60,7 @@ class Place:
     root: str
     disk: Path
 
-    def sink(self, way: Way | None = None) -> FileSink:
+    def sink(self, way: PublishMode | None = None) -> FileSink:
         return FileSink(root=self.root, files=self.files, ids=RandomIds(), way=way)
 
 
@@ -189,8 +189,10 @@ def seen(place: Place, spark: SparkSession) -> list[int]:
 
 
 @HADOOP
-@pytest.mark.parametrize("way", Way)
-def test_frames_land_once_are_replaced_whole_and_are_cleaned_up(place: Place, way: Way, spark: SparkSession) -> None:
+@pytest.mark.parametrize("way", PublishMode)
+def test_frames_land_once_are_replaced_whole_and_are_cleaned_up(
+    place: Place, way: PublishMode, spark: SparkSession
+) -> None:
     sink = place.sink(way)
     first = sink.land(Unit("orders/2024-02-29T00:00Z"), parquet_of(spark.range(0, 5, 1, 2)), watermark="w")
     other = sink.land(Unit("orders/2024-03-01T00:00Z"), parquet_of(spark.range(100, 103)))
@@ -202,7 +204,7 @@ def test_frames_land_once_are_replaced_whole_and_are_cleaned_up(place: Place, wa
     reload = Unit("orders/2024-02-29T00:00Z", 1)
     assert sink.land(reload, parquet_of(spark.range(10, 12))).result is Result.PUBLISHED
     assert seen(place, spark) == [10, 11, 100, 101, 102]
-    if way is Way.RENAME:
+    if way is PublishMode.RENAME:
         assert ids_in(spark.read.parquet(f"{place.root}/published/*")) == [10, 11, 100, 101, 102]
     for each in published(place.root, files=place.files):
         assert {SUCCESS, LANDED} <= {entry.name for entry in place.files.list(each)}
@@ -228,9 +230,9 @@ def test_the_way_is_the_file_systems_own(place: Place, spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("place", ["file"], indirect=True)
-@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("way", PublishMode)
 def test_of_two_threads_with_one_unit_one_wins_and_the_other_drops_its_own(
-    place: Place, way: Way, spark: SparkSession
+    place: Place, way: PublishMode, spark: SparkSession
 ) -> None:
     both_staged = threading.Barrier(2)
 
@@ -289,7 +291,7 @@ from pathlib import Path
 from lakehead.ids import RandomIds
 from lakehead.lake.filesink.frames import parquet_of
 from lakehead.lake.filesink.hadoop import HadoopFiles
-from lakehead.lake.filesink.sink import FileSink
+from lakehead.lake.filesink.file_sink import FileSink
 from lakehead.lake.landing import Unit
 from lakehead.run.environment import spark_settings
 from lakehead.spark.session import build_session

@@ -12,13 +12,13 @@ from statistics import median
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.run.config.tables import Table
+from lakehead.run.config.table_config import TableConfig
 from lakehead.run.wiring import Wiring
+from lakehead.source.dialects import read_part
 from lakehead.source.port import Query, ReadPart, Source
-from lakehead.source.reading import read
-from lakehead.telemetry.emitter import Told
-from lakehead.telemetry.events import PhaseMarked, TableDone, TableProgress, TableSkipped
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import PhaseMarked, TableDone, TableSkipped, TableStep
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 from tests.pipeline import DAY, Ran
 
 pytest_plugins = PLUGINS
@@ -61,10 +61,10 @@ class Cut(BaseException):
     """The process ends here, as far as a run within this one can."""
 
 
-def at(phase: str, action: Callable[[], object]) -> Callable[[Told], None]:
+def at(phase: str, action: Callable[[], object]) -> Callable[[EventEnvelope], None]:
     """Does something when a phase is told to be done."""
 
-    def hears(told: Told) -> None:
+    def hears(told: EventEnvelope) -> None:
         if isinstance(told.event, PhaseMarked) and (told.event.phase, told.event.state) == (phase, "done"):
             action()
 
@@ -216,7 +216,7 @@ def test_a_table_becomes_empty_only_by_leave(scene: Scene, finalize: str) -> Non
 
     assert refused.exit_code == 1
     assert refused.errors[name] == (
-        f"The source of {name} has no rows, and had some before. The table stays as it was. If it is to become empty, "
+        f"The source of {name} has no rows, but had some before. The table was not changed. If it should become empty, "
         "set allow_empty to true."
     )
     assert seen(scene.spark, name) == [(1, "Rome")]
@@ -272,7 +272,7 @@ class Meddling(Wiring):
 
     meddle: Callable[[Sequence[ReadPart]], object] = lambda _: None
 
-    def source_of(self, table: Table, session: SparkSession) -> Callable[[], Source]:
+    def source_of(self, table: TableConfig, session: SparkSession) -> Callable[[], Source]:
         opened = super().source_of(table, session)
 
         def meddled() -> Source:
@@ -329,7 +329,7 @@ def test_99_of_100_rows_in_one_range_of_keys_are_parted_evenly(scene: Scene) -> 
     sizes = list[int]()
 
     def measure(parts: Sequence[ReadPart]) -> None:
-        sizes.extend(sum(batch.num_rows for batch in read(part)) for part in parts)
+        sizes.extend(sum(batch.num_rows for batch in read_part(part)) for part in parts)
 
     ran = scene.run(full(name, read_partitions=8), wiring=lambda made: Meddling(made.config, made.environment, measure))
 
@@ -344,4 +344,4 @@ def test_progress_is_told_step_by_step(scene: Scene) -> None:
 
     ran = scene.run(full(name))
 
-    assert [event.step for event in ran.of(TableProgress)] == ["reaching the source", "reading", "finalizing"]
+    assert [event.step for event in ran.of(TableStep)] == ["reaching the source", "reading", "finalizing"]

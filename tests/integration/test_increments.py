@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pytest
 
 from lakehead.state.model import Mark
-from lakehead.telemetry.emitter import Told
+from lakehead.telemetry.emitter import EventEnvelope
 from lakehead.telemetry.events import PhaseMarked, TablePlanned, TableSkipped
-from tests.integration.increment_scene import (
+from tests.integration.increment_support import (
     DAY,
     SECOND,
     at,
@@ -26,7 +26,7 @@ from tests.integration.increment_scene import (
     series,
     source_rows,
 )
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -143,7 +143,7 @@ def test_rows_that_come_at_the_bound_between_plan_and_read_are_there_in_the_end(
     scene.sql(f"INSERT INTO {table} VALUES (1, {early}, 'x'), (2, {more}, 'x')")
     bounds: list[object] = []
 
-    def between(told: Told) -> None:
+    def between(told: EventEnvelope) -> None:
         if isinstance(told.event, TablePlanned) and not bounds:
             bounds.append(upper := told.event.planner["upper_literal"])
             # At the largest value there is, and exactly where the reading ends.

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from lakehead.telemetry.emitter import Told
-from lakehead.telemetry.events import TableDone, TableProgress
-from tests.integration.increment_scene import (
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import TableDone, TableStep
+from tests.integration.increment_support import (
     ONE_A_SLICE,
     add,
     append,
@@ -28,7 +28,7 @@ from tests.integration.increment_scene import (
     scd1,
     source_rows,
 )
-from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, ONE_SERVER, PLUGINS, Scene
 from tests.pipeline import Ran
 
 pytest_plugins = PLUGINS
@@ -150,7 +150,7 @@ def test_a_reload_of_a_table_that_has_lost_all_rows_keeps_what_is_there_and_says
     ran = scene.run(*orders, reload=True)
 
     assert sorted(filter(None, ran.errors)) == sorted([merged, appended])
-    assert all("has no rows to load anew, and had some before" in sentence for sentence in ran.errors.values())
+    assert all("has no rows, but had some before" in sentence for sentence in ran.errors.values())
     assert len(lake_rows(scene, f"mirror.{merged}")) == len(lake_rows(scene, f"raw.{appended}")) == 2
 
 
@@ -163,8 +163,8 @@ def test_a_reload_is_not_lost_because_another_run_has_planned_first(scene: Scene
     add(scene, table, 3)
     others: list[Ran] = []
 
-    def another(told: Told) -> None:
-        if isinstance(told.event, TableProgress) and told.event.step == "planning" and not others:
+    def another(told: EventEnvelope) -> None:
+        if isinstance(told.event, TableStep) and told.event.step == "planning" and not others:
             others.append(scene.run(scd1(table), wiring=broken_at("stage_incremental_slice")))
 
     done(scene.run(scd1(table), reload=True, hears=another))

@@ -9,7 +9,7 @@ import pytest
 
 from lakehead.state.model import Mark
 from lakehead.telemetry.events import PhaseMarked, TableDone, TableSkipped
-from tests.integration.increment_scene import (
+from tests.integration.increment_support import (
     DAY,
     MOMENT,
     at,
@@ -22,7 +22,7 @@ from tests.integration.increment_scene import (
     source_rows,
     told_by_snapshot,
 )
-from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, ONE_SERVER, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -72,7 +72,7 @@ def test_rows_without_a_watermark_are_included_excluded_or_refused_and_counted(s
 
     for ran in (first, again, once_more):
         assert list(ran.errors) == [tables["fail"]]
-        assert "2 rows have no value in 'at'" in ran.errors[tables["fail"]]
+        assert "2 rows have NULL in their incremental column 'at'" in ran.errors[tables["fail"]]
     for rule in ("include", "exclude"):
         for ran in (first, again):
             raw = [each for each in ran.of(PhaseMarked, tables[rule]) if each.phase == "raw"]
@@ -202,7 +202,7 @@ def test_a_number_that_is_carried_as_text_is_no_watermark(scene: Scene) -> None:
         ran = scene.run(scd1(table, as_text=as_text))
 
         assert ran.exit_code == 1
-        assert "is carried as text, which is not ordered as its values" in ran.errors[table]
+        assert "is read as text, which is not ordered like its values" in ran.errors[table]
     assert not scene.pipeline.exists(f"raw.{table}")
 
 

@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.lake.audits import NoDuplicates
-from lakehead.lake.landing import Share, Unit
-from lakehead.lake.lane import FrameStager
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Unit, UnitRemainder
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import AuditFailed
-from lakehead.lake.rows import Change
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Change
+from lakehead.lake.stagers import FrameStager
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
 from tests.support.commands import lakehead_command
@@ -46,10 +46,10 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory, seaweed: Seaweed) -> Ite
     lakehouse.close()
 
 
-def reader(columns: dict[str, pa.Array]) -> Callable[[Share], Iterable[pa.RecordBatch]]:
+def reader(columns: dict[str, pa.Array]) -> Callable[[UnitRemainder], Iterable[pa.RecordBatch]]:
     """Whatever the unit, these rows."""
 
-    def read(_: Share) -> Iterable[pa.RecordBatch]:
+    def read(_: UnitRemainder) -> Iterable[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict(columns)
 
     return read
@@ -219,7 +219,7 @@ def test_types_that_only_pyiceberg_makes_are_read_by_spark(lakehouse: Lakehouse)
     (unit,) = lakehouse.progress().take(table.uuid, [Unit("twice")])
     for key in ("u", "f"):
         lander = lakehouse.lander(table, stager, audits=[NoDuplicates(lakehouse.session, table, (key,))])
-        with pytest.raises(AuditFailed, match=rf"Some keys \({key}\) of t\.rare come more than once"):
+        with pytest.raises(AuditFailed, match=rf"Some keys \({key}\) of t\.rare are duplicated"):
             asyncio.run(lander.land([unit]))
 
 
@@ -235,7 +235,7 @@ def test_keys_are_audited_whatever_their_columns_are_called(lakehouse: Lakehouse
     if name == "odd_keys":
         assert asyncio.run(lander.land([unit])) is not None
     else:
-        with pytest.raises(AuditFailed, match=r"come more than once: \(1, 1, 1\)"):
+        with pytest.raises(AuditFailed, match=r"are duplicated: \(1, 1, 1\)"):
             asyncio.run(lander.land([unit]))
 
 
@@ -292,7 +292,7 @@ class Both:
         self.holds(rows)
 
     def merge(self, rows: Sequence[Row]) -> None:
-        def merge(session: SparkSession, target: str, _: Sequence[Share]) -> None:
+        def merge(session: SparkSession, target: str, _: Sequence[UnitRemainder]) -> None:
             values = ", ".join(
                 f"({'NULL' if part is None else repr(part)}, {key}, {value!r})" for part, key, value in rows
             )

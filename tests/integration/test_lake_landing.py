@@ -15,15 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehead.ids import RandomIds
 from lakehead.lake.audits import NoDuplicates, at_least, every_row_once, no_null
 from lakehead.lake.commits import LAST_LANDING
-from lakehead.lake.conform import Refused
+from lakehead.lake.conform import RowsRejected
 from lakehead.lake.documents import from_summary, ledger_key
-from lakehead.lake.landing import Fence, Landing, Reached, Share, Unit, token_of
-from lakehead.lake.lane import ArrowStager, FrameStager, StagingFailed
-from lakehead.lake.merge import HASHED, HASHED_BELOW, SPARKS_OWN
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Fence, Landing, NewWatermark, Unit, UnitRemainder, token_of
+from lakehead.lake.merge import HASH_JOIN_THRESHOLD, MERGE_THRESHOLD, SPARK_DEFAULT
 from lakehead.lake.ports import AuditFailed, HistoryBroken, Staged
 from lakehead.lake.protocol import Audit, fence
-from lakehead.lake.rows import Change, NewFiles, Read
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Change, NewFiles, Read
+from lakehead.lake.stagers import ArrowStager, FrameStager, StagingFailed
 from tests.lakehouse import ROWS, Lakehouse, rows_of, unit_merge
 from tests.support.effort import effort
 from tests.support.spark import own_session
@@ -34,7 +34,7 @@ pytestmark = [
 ]  # the very first start fetches jars and prepares quicker ones
 
 MANY = effort(10_000, soak=100_000)
-REACHED = Reached(datetime(2026, 11, 16, 1, 2, 3, 456_789, tzinfo=UTC), 7, date(2026, 11, 15))
+REACHED = NewWatermark(datetime(2026, 11, 16, 1, 2, 3, 456_789, tzinfo=UTC), 7, date(2026, 11, 15))
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_token_units_watermark_and_counts_stand_in_the_snapshot(lakehouse: Lakeh
     lakehouse.land(table, "before")
     first = table.load().metadata.current_snapshot_id
 
-    def frame(shares: Sequence[Share], _: Reached) -> DataFrame:
-        table = pa.Table.from_batches([batch for share in shares for batch in rows_of(share)])
+    def frame(remainders: Sequence[UnitRemainder]) -> DataFrame:
+        table = pa.Table.from_batches([batch for remainder in remainders for batch in rows_of(remainder)])
         return lakehouse.session.createDataFrame(table)
 
     stagers: dict[str, Callable[[], Any]] = {
@@ -82,13 +82,14 @@ def test_token_units_watermark_and_counts_stand_in_the_snapshot(lakehouse: Lakeh
         "merge": lambda: lakehouse.merge_stager(table),
     }
     units = taken(lakehouse, table, 'a "ü"', "b")
-    landing = asyncio.run(lakehouse.lander(table, stagers[how]()).land(units, reached=REACHED))
+    staged = asyncio.run(lakehouse.lander(table, stagers[how]()).land(units, new_watermark=REACHED))
 
     said = said_by(table)
-    assert said == landing
+    assert staged is not None
+    assert said == staged.landing
     assert said.token == token_of("pipeline", table.uuid, units)
-    assert [share.unit.id for share in said.shares] == ['a "ü"', "b"]
-    assert (said.reached, said.before, said.counts["units"]) == (REACHED, first, 2)
+    assert [remainder.unit.id for remainder in said.remainders] == ['a "ü"', "b"]
+    assert (said.new_watermark, said.before, said.counts["units"]) == (REACHED, first, 2)
     if how != "merge":
         assert (said.counts["rows"], said.counts["files"]) == (2 * ROWS, int(summary_of(table)["added-data-files"]))
         assert said.counts["rows"] == int(summary_of(table)["added-records"])
@@ -96,7 +97,7 @@ def test_token_units_watermark_and_counts_stand_in_the_snapshot(lakehouse: Lakeh
     assert head is not None
     recorded = asyncio.run(lakehouse.ledger.read(table.uuid, head.snapshot_id, head.sequence_number or 0))
     assert recorded is not None
-    assert recorded.landing == landing
+    assert recorded.landing == said
 
 
 def records(lakehouse: Lakehouse, key: str) -> Path:
@@ -107,10 +108,10 @@ def publish_unsettled(lakehouse: Lakehouse, table: IcebergTable, units: list[Uni
     """Publish, and crash before the landing is settled."""
     lander = lakehouse.lander(table)
     at = asyncio.run(lander.fence())
-    shares = asyncio.run(lakehouse.progress().plan(table.uuid, at=at.head.snapshot, units=units))
-    assert shares
+    remainders = asyncio.run(lakehouse.progress().plan(table.uuid, at=at.head.snapshot, units=units))
+    assert remainders
     token = token_of("pipeline", table.uuid, units)
-    staged = asyncio.run(lander.stager.stage(shares, token=token, reached=Reached(), fence=at))
+    staged = asyncio.run(lander.stager.stage(remainders, token=token, new_watermark=NewWatermark(), fence=at))
     asyncio.run(table.publish(staged, at.head))
     landing: Landing = staged.landing
     return landing
@@ -124,18 +125,18 @@ def test_very_many_units_land_at_once_and_are_known_again(lakehouse: Lakehouse) 
         theirs = pa.array(numbers, pa.int64())
         yield pa.RecordBatch.from_arrays([theirs.cast(pa.string()), theirs], names=["unit", "number"])
 
-    def split(share: Share, _: Reached) -> list[list[int]]:
-        number = int(share.unit.id.removeprefix("unit-"))
+    def split(remainder: UnitRemainder) -> list[list[int]]:
+        number = int(remainder.unit.id.removeprefix("unit-"))
         return [[number]] if number % 100 == 0 else []  # most have no row: it is the units that are many
 
     stager: ArrowStager[list[int]] = ArrowStager(
         session=lakehouse.session, table=table, ids=RandomIds(), read=read, split=split
     )
     units = taken(lakehouse, table, *names)
-    landing = asyncio.run(lakehouse.lander(table, stager).land(units))
+    staged = asyncio.run(lakehouse.lander(table, stager).land(units))
 
-    assert landing is not None
-    assert (landing.counts["units"], landing.counts["rows"]) == (MANY, MANY // 100)
+    assert staged is not None
+    assert (staged.landing.counts["units"], staged.landing.counts["rows"]) == (MANY, MANY // 100)
     assert sum(map(len, summary_of(table).values())) < 5_000, "every reader of the table loads it"
     body = records(lakehouse, summary_of(table)["lakehead.progress"]).read_bytes()
     assert [unit["id"] for unit in json.loads(body)] == names
@@ -161,7 +162,7 @@ def test_a_lost_progress_object_stops_the_fence_until_it_is_back(lakehouse: Lake
             kept.write_bytes(body[:-1])
     again = taken(lakehouse, table, "another")
 
-    with pytest.raises(HistoryBroken, match=r"Nobody knows any more which units snapshot .* holds") as stopped:
+    with pytest.raises(HistoryBroken, match=r"There is no record of which units snapshot .* holds") as stopped:
         asyncio.run(lakehouse.lander(table).land(again))
     assert ("is missing" if fault == "deleted" else "its hash is another") in str(stopped.value)
     assert lakehouse.units_in(table) == dict.fromkeys(SEVERAL, ROWS), "nothing was landed meanwhile"
@@ -183,7 +184,7 @@ def test_a_progress_object_that_is_lost_after_its_landing_is_in_the_ledger_is_no
     (told,) = asyncio.run(table.history(None, head.snapshot_id))
 
     assert told.landing is not None
-    assert [share.unit.id for share in told.landing.shares] == SEVERAL
+    assert [remainder.unit.id for remainder in told.landing.remainders] == SEVERAL
 
 
 @dataclass
@@ -194,15 +195,17 @@ class Looking:
     look: Callable[[Staged[Any]], Staged[Any]]
     stagings: int = 0
 
-    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Any]:
+    async def stage(
+        self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
+    ) -> Staged[Any]:
         self.stagings += 1
-        return self.look(await self.stager.stage(shares, token=token, reached=reached, fence=fence))
+        return self.look(await self.stager.stage(remainders, token=token, new_watermark=new_watermark, fence=fence))
 
-    def still_good(self, staged: Staged[Any], at: Any) -> bool:
-        return bool(self.stager.still_good(staged, at))
+    def is_publishable_at(self, staged: Staged[Any], at: Any) -> bool:
+        return bool(self.stager.is_publishable_at(staged, at))
 
-    async def is_there(self, staged: Staged[Any]) -> bool:
-        return bool(await self.stager.is_there(staged))
+    async def is_still_stored(self, staged: Staged[Any]) -> bool:
+        return bool(await self.stager.is_still_stored(staged))
 
     async def discard(self, staged: Staged[Any]) -> None:
         await self.stager.discard(staged)
@@ -234,14 +237,14 @@ def with_reads(staged: Staged[NewFiles], *reads: Read) -> Staged[NewFiles]:
     return replace(staged, rows=replace(staged.rows, reads=reads))
 
 
-def faulty_rows(share: Share) -> Iterable[pa.RecordBatch]:
+def faulty_rows(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
     """A unit whose name says what is wrong with its rows."""
-    if "null" in share.unit.id:
+    if "null" in remainder.unit.id:
         yield pa.RecordBatch.from_pydict({"unit": pa.array(["a", None]), "number": [1, 2]})
-    elif "twice" in share.unit.id:
+    elif "twice" in remainder.unit.id:
         yield pa.RecordBatch.from_pydict({"unit": ["a", "a", "a"], "number": [1, 2, 1]})
     else:
-        yield from rows_of(share)
+        yield from rows_of(remainder)
 
 
 FAULTS: dict[str, tuple[Callable[[Staged[NewFiles]], Staged[NewFiles]], Callable[..., Audit[Any]], str]] = {
@@ -261,7 +264,7 @@ FAULTS: dict[str, tuple[Callable[[Staged[NewFiles]], Staged[NewFiles]], Callable
     "a key twice": (
         lambda staged: staged,
         lambda session, table: NoDuplicates(session, table, ("number", "unit")),
-        r"Some keys \(number, unit\) of .* come more than once: \(1, 'a'\)",
+        r"Some keys \(number, unit\) of .* are duplicated: \(1, 'a'\)",
     ),
     "too few rows": (lambda staged: staged, lambda *_: at_least(ROWS + 1), "at least 11 were expected"),
 }
@@ -290,7 +293,7 @@ def test_keys_that_a_merge_would_double_are_found_on_its_branch(lakehouse: Lakeh
         table, lakehouse.merge_stager(table), audits=[NoDuplicates(lakehouse.session, table, ("unit",))]
     )
 
-    with pytest.raises(AuditFailed, match=r"Some keys \(unit\) of t\.doubled come more than once: \('a',\)"):
+    with pytest.raises(AuditFailed, match=r"Some keys \(unit\) of t\.doubled are duplicated: \('a',\)"):
         asyncio.run(lander.land(taken(lakehouse, table, "b")))
     assert lakehouse.units_in(table) == {"a": ROWS}
 
@@ -337,9 +340,9 @@ def test_a_task_that_fails_is_tried_again_and_its_rows_are_there_once(lakehouse:
     table = lakehouse.create("tried_again")
     marks = str(tmp_path)
 
-    def read(share: Share) -> Iterable[pa.RecordBatch]:
-        yield from rows_of(share)
-        mark = Path(marks) / share.unit.id
+    def read(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
+        yield from rows_of(remainder)
+        mark = Path(marks) / remainder.unit.id
         if not mark.exists():
             mark.touch()
             raise ConnectionResetError("the first time it is always like this")
@@ -388,9 +391,9 @@ def nothing_published(lakehouse: Lakehouse, table: IcebergTable, stager: Any, er
 def test_a_reader_that_always_fails_is_one_sentence(lakehouse: Lakehouse) -> None:
     table = lakehouse.create("always_fails")
 
-    def read(share: Share) -> Iterable[pa.RecordBatch]:
-        yield from rows_of(share)
-        raise ValueError(f"no such thing as {share.unit.id}")
+    def read(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
+        yield from rows_of(remainder)
+        raise ValueError(f"no such thing as {remainder.unit.id}")
 
     said = nothing_published(
         lakehouse,
@@ -408,15 +411,15 @@ def test_a_value_that_the_table_cannot_hold_is_one_sentence_at_the_first_try(
     table = lakehouse.create("refused", "unit string, number int")
     marks = str(tmp_path)
 
-    def read(share: Share) -> Iterable[pa.RecordBatch]:
+    def read(remainder: UnitRemainder) -> Iterable[pa.RecordBatch]:
         (Path(marks) / RandomIds().uuid()).touch()
-        yield pa.RecordBatch.from_pydict({"unit": [share.unit.id], "number": pa.array([2**40])})
+        yield pa.RecordBatch.from_pydict({"unit": [remainder.unit.id], "number": pa.array([2**40])})
 
     said = nothing_published(
         lakehouse,
         table,
         lakehouse.arrow_stager(table, read=read),
-        Refused,
+        RowsRejected,
         r"Table t\.refused: Column 'number' has a value",
     )
     assert "\n" not in said
@@ -426,7 +429,7 @@ def test_a_value_that_the_table_cannot_hold_is_one_sentence_at_the_first_try(
         return lakehouse.session.sql("SELECT 'a' AS unit, 1.5D AS number")
 
     stager = FrameStager(session=lakehouse.session, table=table, ids=RandomIds(), frame=frame)
-    nothing_published(lakehouse, table, stager, Refused, "Column 'number' has values of type double")
+    nothing_published(lakehouse, table, stager, RowsRejected, "Column 'number' has values of type double")
 
 
 def test_a_frame_that_cannot_be_read_is_one_sentence(lakehouse: Lakehouse) -> None:
@@ -450,7 +453,7 @@ def test_shares_with_nothing_left_are_settled_without_a_row(lakehouse: Lakehouse
     assert lakehouse.session.table("lake.t.nothing_left").count() == 0
 
 
-def nothing(_: Share) -> Iterable[pa.RecordBatch]:
+def nothing(_: UnitRemainder) -> Iterable[pa.RecordBatch]:
     return ()
 
 
@@ -465,22 +468,22 @@ def test_a_session_that_merges_keeps_no_property_of_the_landing(lakehouse: Lakeh
     assert "lakehead.token" not in summary_of(table)
 
 
-@pytest.mark.parametrize(("before", "during"), [(None, HASHED), ("1MB", "1MB")])
+@pytest.mark.parametrize(("before", "during"), [(None, MERGE_THRESHOLD), ("1MB", "1MB")])
 def test_a_merge_hashes_what_is_few_unless_the_session_says_otherwise(
     lakehouse: Lakehouse, before: str | None, during: str
 ) -> None:
     found = []
 
-    def merge(session: SparkSession, target: str, shares: Sequence[Share]) -> None:
-        found.append(session.conf.get(HASHED_BELOW))
-        unit_merge(session, target, shares)
+    def merge(session: SparkSession, target: str, remainders: Sequence[UnitRemainder]) -> None:
+        found.append(session.conf.get(HASH_JOIN_THRESHOLD))
+        unit_merge(session, target, remainders)
 
     table = lakehouse.create(f"hashed_{before}")
     stager = replace(lakehouse.merge_stager(table), merge=merge)
     if before:
-        stager.session.conf.set(HASHED_BELOW, before)
+        stager.session.conf.set(HASH_JOIN_THRESHOLD, before)
 
     lakehouse.land(table, "a", stager=stager)
 
     assert set(found) == {during}
-    assert stager.session.conf.get(HASHED_BELOW) == (before or SPARKS_OWN)
+    assert stager.session.conf.get(HASH_JOIN_THRESHOLD) == (before or SPARK_DEFAULT)

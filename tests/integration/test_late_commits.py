@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lakehead.run.observe.summary import Summary
+from lakehead.run.observe.summary import RunSummary
 from lakehead.telemetry.events import LateCommitsUnknown, TableHeldBack, TableSkipped
-from tests.contract.source_scene import Database
-from tests.integration.increment_scene import (
+from tests.integration.increment_support import (
     append,
     at,
     done,
@@ -25,10 +24,11 @@ from tests.integration.increment_scene import (
     scd1,
     source_rows,
 )
-from tests.integration.pipeline_scene import MARKS, PASSWORD, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, PASSWORD, PLUGINS, Scene
 from tests.pipeline import Pipeline, Ran
 from tests.servers.postgres import PASSWORD as SECRET
 from tests.servers.postgres import USER, Postgres
+from tests.support.source_support import Database
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -59,7 +59,7 @@ def unknown(ran: Ran) -> LateCommitsUnknown:
 
 def note_of(ran: Ran) -> str:
     """What the summary says of the only table."""
-    summary = Summary()
+    summary = RunSummary()
     for told in ran.told:
         summary(told)
     return summary.render().splitlines()[1]
@@ -128,7 +128,7 @@ def test_mysql_tells_of_no_open_transaction_so_a_lag_must_be_given(on_mysql: Sce
     ran = on_mysql.run(scd1(timed, **refused), append(numbered, **refused))
 
     assert "Set lag_seconds" in ran.errors[timed]
-    assert "knows no lag" in ran.errors[numbered]
+    assert "cannot have a lag" in ran.errors[numbered]
     with_a_lag = on_mysql.run(scd1(timed, **refused), append(numbered, **refused), lag_seconds=5)
     assert list(with_a_lag.errors) == [numbered], "seconds mean nothing to a number"
 
@@ -141,7 +141,7 @@ def test_sqlite_has_one_writer_and_is_read_without_a_lag_and_that_is_said(on_sql
     ran = on_sqlite.run(scd1(table))
 
     done(ran)
-    assert "SQLite does not tell" in unknown(ran).reason
+    assert "SQLite does not show" in unknown(ran).reason
     assert "no lag for late commits" in note_of(ran)
     assert on_sqlite.rows(f"mirror.{table}").num_rows == 1
 
@@ -184,7 +184,7 @@ def test_rows_that_a_subscription_brings_are_older_than_they_look_so_a_lag_must_
     while len(source_rows(scene, table)) < 2:
         pass
     done(scene.run(scd1(table, **ACCEPT)))
-    assert f"{table!r} gets rows by a subscription" in refused.errors[table]
+    assert f"{table!r} is replicated by a subscription" in refused.errors[table]
     assert "Set lag_seconds" in refused.errors[table]
     assert lake_rows(scene, f"mirror.{table}") == source_rows(scene, table)
 
@@ -210,7 +210,7 @@ def test_a_lower_number_that_is_committed_after_a_higher_one_is_not_passed_by(
         assert held.by.startswith("lakehead (")
         [skipped] = ran.of(TableSkipped)
         assert skipped.reason.startswith("nothing new since 1; held back by lakehead (")
-        assert "cannot be loaded anew: it is held back by" in scene.run(scd1(table), reload=True).errors[table]
+        assert "cannot be reloaded: it is held back by" in scene.run(scd1(table), reload=True).errors[table]
         other.execute("COMMIT")
 
     done(scene.run(scd1(table)))

@@ -11,19 +11,28 @@ import pytest
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds, system_random
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Snapshot
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken
-from lakehead.lake.rows import Change
-from lakehead.lake.table import IcebergTable
-from lakehead.lake.turns import Turns
+from lakehead.lake.staged_rows import Change
+from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.compaction import CompactionFailed, Compactor
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import rebuild
 from lakehead.maintain.references import References
-from lakehead.storage.backoff import Backoff
-from lakehead.storage.opening import open_store
-from tests.integration.maintenance_scene import CATALOGS, Later, files_of, make_old, opened, plant, snapshots_of, swept
+from lakehead.retry import Backoff
+from lakehead.storage.open_store import open_store
+from tests.integration.maintenance_support import (
+    CATALOGS,
+    Later,
+    files_of,
+    make_old,
+    opened,
+    plant,
+    snapshots_of,
+    swept,
+)
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
 
@@ -133,14 +142,14 @@ def test_nothing_is_expired_with_a_ledger_that_is_not_the_one_of_the_landings(ho
     before = snapshots_of(table)
     another = StoreLedger(open_store(f"file://{tmp_path}/another"))
 
-    with pytest.raises(Misconfigured, match="another ledger than that of the landings"):
+    with pytest.raises(Misconfigured, match="Check that --ledger is the one that the landings use"):
         asyncio.run(expire(table, house.session, house.progress(), another, Later(by=timedelta(days=10))))
 
     assert snapshots_of(table) == before
 
 
 def compactor(house: Lakehouse, **options: str) -> Compactor:
-    turns = Turns(
+    table_leases = StateTableLeases(
         state=house.state,
         owner=RandomIds().uuid(),
         clock=SystemClock(),
@@ -149,7 +158,7 @@ def compactor(house: Lakehouse, **options: str) -> Compactor:
     )
     return Compactor(
         session=house.session.newSession(),
-        turns=turns,
+        table_leases=table_leases,
         clock=SystemClock(),
         random=system_random(),
         options={key.replace("_", "-"): value for key, value in options.items()},
@@ -176,6 +185,20 @@ def test_a_compaction_makes_one_file_of_many_and_changes_no_row(house: Lakehouse
     assert house.units_in(table) == dict.fromkeys("abcdefg", 10)
 
 
+def test_a_compacted_file_is_sorted_as_the_table_is(house: Lakehouse) -> None:
+    table = house.create("sorted")
+    house.session.sql("ALTER TABLE lake.t.sorted WRITE LOCALLY ORDERED BY number DESC")
+    for unit in "abc":
+        house.land(table, unit)
+
+    done = asyncio.run(compactor(house, rewrite_all="true").compact(table))
+
+    assert (done.data_files, done.into) == (3, 1)
+    numbers = table.load().scan().to_arrow()["number"].to_pylist()
+    assert numbers == sorted(numbers, reverse=True)
+    assert house.units_in(table) == dict.fromkeys("abc", 10)
+
+
 def test_deletes_that_stand_beside_files_become_part_of_them(house: Lakehouse) -> None:
     modes = ", ".join(f"'write.{mode}.mode'='merge-on-read'" for mode in ("merge", "delete", "update"))
     table = house.create("deletes", more=f"TBLPROPERTIES ({modes})")
@@ -199,7 +222,7 @@ def test_a_compaction_waits_for_its_turn_and_gives_up_where_it_is_not_given(hous
     assert house.state.leases.take("table", "somebody", until, table=table.uuid)
     before = snapshots_of(table)
 
-    with pytest.raises(Unavailable, match=rf"at work on table t.turns \(its lease: until {until:%Y-%m-%d %H:%M}"):
+    with pytest.raises(Unavailable, match=rf"holds the lease on table t.turns \(expires {until:%Y-%m-%d %H:%M}"):
         asyncio.run(compactor(house, rewrite_all="true").compact(table))
 
     assert snapshots_of(table) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.maintenance_scene import opened, plant, snapshots_of
+from tests.integration.maintenance_support import opened, plant, snapshots_of
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import ACCESS_KEY, REGION, SECRET_KEY, Seaweed
 from tests.support.commands import lakehead_command
@@ -70,14 +70,14 @@ def test_a_table_is_compacted_expired_and_swept_by_commands(house: Lakehouse) ->
     code, told, _ = lakehead("maintain", "sweep", "t.orders", lakehouse)
     assert (code, told) == (
         0,
-        "t.orders: 0 files (0 bytes) and 0 branches removed; 1 files that nothing refers to are too young\n",
+        "t.orders: 0 files (0 bytes) and 0 branches removed; 1 orphan files are too young\n",
     )
     code, told, _ = lakehead("maintain", "sweep", "t.orders", lakehouse, "--older-than", "0s", "--dry-run")
     assert (code, told.splitlines()[0]) == (0, stray)
     code, told, _ = lakehead("maintain", "sweep", "t.orders", lakehouse, "--older-than", "0s")
     assert (code, told) == (
         0,
-        "t.orders: 1 files (8 bytes) and 0 branches removed; 0 files that nothing refers to are too young\n",
+        "t.orders: 1 files (8 bytes) and 0 branches removed; 0 orphan files are too young\n",
     )
     assert not Path(stray).exists()
     assert house.units_in(table) == dict.fromkeys("abcde", 10)
@@ -132,7 +132,7 @@ def test_any_catalog_is_named_by_its_properties_and_secrets_come_from_variables(
 
     assert lakehead(*sweep, **variables)[:2] == (
         0,
-        "t.on_s3: 0 files (0 bytes) and 0 branches would be removed; 0 files that nothing refers to are too young\n",
+        "t.on_s3: 0 files (0 bytes) and 0 branches would be removed; 0 orphan files are too young\n",
     )
     named = "--catalog-property=s3.session-token=env:NO_SUCH_VARIABLE"
     code, _, told = lakehead(*sweep, named, **variables)
@@ -142,7 +142,7 @@ def test_any_catalog_is_named_by_its_properties_and_secrets_come_from_variables(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["maintain", "sweep", "orders"], "must be named with its namespace"),
+        (["maintain", "sweep", "orders"], "lacks its namespace"),
         (["maintain", "sweep", "t.orders", "--lakehouse=/no/such/folder"], "There is no embedded catalog"),
         (["maintain", "sweep", "t.orders", "--catalog-property=type=rest"], "needs --catalog"),
         (["maintain", "sweep", "t.orders", "--catalog=c", "--lakehouse=x"], "not both"),

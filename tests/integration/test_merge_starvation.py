@@ -7,13 +7,13 @@ from contextlib import closing
 import pytest
 
 from lakehead.lake.commits import empty
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.merge import BRANCH
 from lakehead.lake.ports import Staged
-from lakehead.lake.rows import Branch, NewFiles
-from lakehead.lake.table import IcebergTable
-from lakehead.telemetry.events import TableWaits
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from lakehead.lake.staged_rows import Branch, NewFiles
+from lakehead.telemetry.events import TableWaiting
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -31,22 +31,22 @@ def test_a_run_whose_merges_are_overtaken_each_time_says_so_and_leaves_no_branch
     scene.sql(f"INSERT INTO {name} VALUES (2, 'b')")
     publish, merges = IcebergTable.publish, 0
 
-    async def overtaken(self: IcebergTable, staged: Staged[NewFiles | Branch], at: Head) -> None:
+    async def overtaken(self: IcebergTable, staged: Staged[NewFiles | Branch], at: Head) -> Head:
         nonlocal merges
         if isinstance(staged.rows, Branch):
             merges += 1
             self.commit(at, lambda iceberg: (empty(iceberg, {}), ()))
-        await publish(self, staged, at)
+        return await publish(self, staged, at)
 
     monkeypatch.setattr(IcebergTable, "publish", overtaken)
     ran = scene.run(table)
     monkeypatch.undo()
 
-    assert f"during each of {TRIES} tries" in ran.errors[name]
+    assert f"during each of {TRIES} attempts" in ran.errors[name]
     assert merges == TRIES
-    told = [wait.reason for wait in ran.of(TableWaits, name)]
+    told = [wait.reason for wait in ran.of(TableWaiting, name)]
     assert len(told) == TRIES - 1
-    assert all("somebody else has committed to the table meanwhile" in reason for reason in told)
+    assert all("another writer has committed to the table" in reason for reason in told)
     with closing(scene.pipeline.catalog()) as catalog:
         refs = catalog.load_table(f"mirror.{name}").metadata.refs
     assert [ref for ref in refs if ref.startswith(BRANCH)] == []

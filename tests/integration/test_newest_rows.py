@@ -8,14 +8,14 @@ from itertools import product
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.extract.files import ViewRows
-from lakehead.extract.merging import Newest, counts_over, newest_of
+from lakehead.extract.file_table_sink import ViewRows
+from lakehead.extract.merging import DedupRule, counts_over, newest_of
 from lakehead.spark.jobs import ThreadSessions
-from tests.integration.sink_scene import Kept, scd1
+from tests.integration.sink_support import FILES_IN_SOAK, Kept, scd1
 
 pytest_plugins = (
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
+    "tests.support.state_fixtures",
+    "tests.support.source_fixtures",
     "tests.integration.pipeline_fixtures",
     "tests.integration.sink_fixtures",
 )
@@ -28,7 +28,7 @@ RANKS: list[Rank] = list(product((None, 1, 2), repeat=3))
 PAIRS = list(enumerate(product(RANKS, RANKS)))
 """Every row that may be there with every one that may come, each pair under a key of its own."""
 
-NEWEST = Newest(keys=("id",), watermark="at", tiebreaks=("version", "part"))
+RULE = DedupRule(keys=("id",), watermark="at", tiebreaks=("version", "part"))
 
 
 def counts(old: Rank, new: Rank) -> str:
@@ -43,6 +43,7 @@ def counts(old: Rank, new: Rank) -> str:
 EXPECTED = [(number, counts(old, new)) for number, (old, new) in PAIRS]
 
 
+@FILES_IN_SOAK
 def test_a_row_that_is_read_later_takes_the_place_of_one_that_is_not_newer(kept: Kept) -> None:
     name, source = kept.scene.name(), kept.scene.database.source
     now = source.now().local
@@ -84,7 +85,7 @@ def test_rows_of_several_slices_that_are_merged_at_once_are_ranked_alike(spark: 
     schema = "id long, at int, version int, part int, v string, _slice long"
     spark.createDataFrame(rows, schema).createOrReplaceTempView("pairs")
 
-    found = spark.sql(newest_of(spark, ViewRows("pairs", ("id", "at", "version", "part", "v", "_slice")), NEWEST))
+    found = spark.sql(newest_of(spark, ViewRows("pairs", ("id", "at", "version", "part", "v", "_slice")), RULE))
 
     assert sorted((row["id"], row["v"]) for row in found.collect()) == EXPECTED
 
@@ -97,7 +98,7 @@ def test_rows_that_are_alike_but_for_where_a_null_is_are_decided_alike_in_any_or
     found = []
     for rows in (alike, alike[::-1]):
         spark.createDataFrame(rows, schema).coalesce(1).createOrReplaceTempView("alike")
-        found += spark.sql(newest_of(spark, ViewRows("alike", columns), NEWEST)).collect()
+        found += spark.sql(newest_of(spark, ViewRows("alike", columns), RULE)).collect()
 
     assert found[0] == found[1]
 
@@ -106,13 +107,13 @@ def test_rows_that_are_alike_but_for_where_a_null_is_are_decided_alike_in_any_or
     ("raw", "mirror"), [("int", "bigint"), ("float", "double"), ("decimal(9, 2)", "decimal(18, 2)")]
 )
 def test_a_mirror_whose_columns_are_wider_is_compared_by_value(spark: SparkSession, raw: str, mirror: str) -> None:
-    session, newest = ThreadSessions(spark).mine(), Newest(keys=("id",), watermark="at")
+    session, rule = ThreadSessions(spark).mine(), DedupRule(keys=("id",), watermark="at")
 
     def row(value: str, kind: str, number: int) -> str:
         return f"SELECT CAST({value} AS {kind}) AS at, CAST({number} AS bigint) AS _slice"
 
     def newer(new: str, old: str) -> bool:
-        compared = counts_over(newest, "s", "t")
+        compared = counts_over(rule, "s", "t")
         found = session.sql(f"SELECT {compared} AS newer FROM ({row(new, raw, 2)}) s, ({row(old, mirror, 1)}) t")
         return bool(found.collect()[0]["newer"])
 

@@ -11,23 +11,23 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehead.clock import SystemClock
-from lakehead.extract import iceberg
-from lakehead.extract.iceberg import IcebergSink
+from lakehead.extract import iceberg_table_sink
+from lakehead.extract.iceberg_table_sink import IcebergTableSink
 from lakehead.extract.iceberg_view import show_slice
-from lakehead.extract.sink import Written
+from lakehead.extract.sink import TableProgress
 from lakehead.ids import RandomIds
 from lakehead.run.main import app
 from lakehead.state.opening import open_state
-from lakehead.telemetry.emitter import Told
-from lakehead.telemetry.events import PhaseMarked, TableDone, TablePlanned, TableSkipped
-from tests.integration.increment_scene import broken_at
-from tests.integration.pipeline_scene import Scene
-from tests.integration.sink_scene import Kept, add, full, numbers, scd1
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import PhaseMarked, TableDone, TablePlanned, TableSkipped, TableStep
+from tests.integration.increment_support import broken_at
+from tests.integration.pipeline_support import Scene
+from tests.integration.sink_support import Kept, add, full, numbers, scd1
 from tests.pipeline import DAY, Ran
 
 pytest_plugins = (
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
+    "tests.support.state_fixtures",
+    "tests.support.source_fixtures",
     "tests.integration.pipeline_fixtures",
     "tests.integration.sink_fixtures",
 )
@@ -62,7 +62,7 @@ def test_of_two_plans_of_one_table_the_slower_is_made_anew_and_no_row_comes_twic
     kept = Kept(on_sqlite, "iceberg")
     name, others = numbers(kept, 1, 2, 9), list[Ran]()
 
-    def another(told: Told) -> None:
+    def another(told: EventEnvelope) -> None:
         if isinstance(told.event, TablePlanned) and not others:
             discard_plans(on_sqlite)
             meanwhile(kept, f"UPDATE {name} SET id = 3, at = 3 WHERE id = 9")
@@ -85,7 +85,7 @@ def test_of_two_plans_of_one_table_the_slower_is_made_anew_and_no_row_comes_twic
 def test_a_run_of_an_older_day_that_is_slower_leaves_the_newer_days_final(kept: Kept) -> None:
     name, others = numbers(kept, 1), list[Ran]()
 
-    def another(told: Told) -> None:
+    def another(told: EventEnvelope) -> None:
         if isinstance(told.event, PhaseMarked) and told.event.phase == "raw" and not others:
             meanwhile(kept, f"INSERT INTO {name} VALUES (2, 2, 'x')")
             others.append(kept.run(full(name), load_date=NEXT_DAY))
@@ -101,16 +101,16 @@ def test_a_final_that_was_decided_on_before_a_newer_one_came_is_not_published(
 ) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name, others = numbers(kept, 1), list[Ran]()
-    land = IcebergSink._land_out
+    land = IcebergTableSink._land_out
 
-    def later(self: IcebergSink, *args: Any) -> Written | None:
+    def later(self: IcebergTableSink, *args: Any) -> TableProgress:
         if not others:
             others.append(Ran((), 0))
             meanwhile(kept, f"INSERT INTO {name} VALUES (2, 2, 'x')")
             others.append(kept.run(full(name), load_date=NEXT_DAY))
         return land(self, *args)
 
-    monkeypatch.setattr(IcebergSink, "_land_out", later)
+    monkeypatch.setattr(IcebergTableSink, "_land_out", later)
     ran = kept.run(full(name))
 
     assert (ran.errors, others[-1].errors) == ({}, {})
@@ -120,9 +120,9 @@ def test_a_final_that_was_decided_on_before_a_newer_one_came_is_not_published(
 def test_a_view_never_goes_back_to_an_older_day(on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name, others, shown = numbers(kept, 1), list[Ran](), list[int]()
-    show = IcebergSink._show
+    show = IcebergTableSink._show
 
-    def later(self: IcebergSink, *args: Any) -> Written | None:
+    def later(self: IcebergTableSink, *args: Any) -> TableProgress:
         if not others:
             others.append(Ran((), 0))
             others.append(kept.run(full(name, finalize="view"), load_date=NEXT_DAY))
@@ -132,8 +132,8 @@ def test_a_view_never_goes_back_to_an_older_day(on_sqlite: Scene, monkeypatch: p
         shown.append(number)
         show_slice(session, view, raw, columns, number, conditions)
 
-    monkeypatch.setattr(IcebergSink, "_show", later)
-    monkeypatch.setattr(iceberg, "show_slice", watched)
+    monkeypatch.setattr(IcebergTableSink, "_show", later)
+    monkeypatch.setattr(iceberg_table_sink, "show_slice", watched)
     ran = kept.run(full(name, finalize="view"))
 
     assert (ran.errors, others[-1].errors) == ({}, {})
@@ -208,3 +208,54 @@ def test_a_mirror_is_merged_from_a_raw_table_whose_older_snapshots_have_expired(
 
     assert ran.errors == {}
     assert kept.rows("mirror", name, "id", "v") == [(1, "new"), (2, "x"), (4, "x"), (5, "x")]
+
+
+def test_a_slice_that_another_run_landed_after_this_one_opened_raw_is_merged_whole(on_sqlite: Scene) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name, others = two_loads(kept), list[Ran]()
+    add(kept, name, 5)
+
+    def another(told: EventEnvelope) -> None:
+        if isinstance(told.event, TablePlanned) and not others:  # it lands the same slice, and dies before the merge
+            others.append(Ran((), 0))
+            others.append(kept.run(scd1(name), wiring=broken_at("commit_incremental")))
+
+    ran = kept.run(scd1(name), hears=another)
+
+    assert name in others[-1].errors
+    assert ran.errors == {}
+    assert kept.rows("mirror", name, "id") == [(1,), (2,), (4,), (5,)]
+
+
+def test_a_load_that_another_run_landed_after_this_one_opened_raw_is_published_whole(on_sqlite: Scene) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name, others = numbers(kept, 1), list[Ran]()
+    assert kept.run(full(name)).errors == {}
+    add(kept, name, 2)
+
+    def another(told: EventEnvelope) -> None:
+        if isinstance(told.event, TableStep) and told.event.step == "reading" and not others:
+            others.append(Ran((), 0))
+            others.append(kept.run(full(name), wiring=broken_at("finalize_full"), load_date=NEXT_DAY))
+
+    ran = kept.run(full(name), hears=another, load_date=NEXT_DAY)
+
+    assert name in others[-1].errors
+    assert ran.errors == {}
+    assert kept.rows("final", name, "id", "_load_date") == [(1, NEXT_DAY), (2, NEXT_DAY)]
+
+
+def test_a_mirror_that_was_altered_while_rows_were_read_is_refused(on_sqlite: Scene) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name, altered = two_loads(kept), list[bool]()
+    add(kept, name, 5)
+
+    def alter(told: EventEnvelope) -> None:
+        if isinstance(told.event, TablePlanned) and not altered:
+            altered.append(True)
+            on_sqlite.spark.sql(f"ALTER TABLE lake.mirror.{name} ADD COLUMN more int")
+
+    ran = kept.run(scd1(name), hears=alter)
+
+    assert "has no column 'more' any more" in str(ran.errors[name])
+    assert kept.rows("mirror", name, "id") == [(1,), (2,), (4,)]

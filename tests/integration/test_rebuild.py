@@ -12,16 +12,18 @@ import pytest
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.commits import LAST_LANDING
+from lakehead.lake.dead_letters import DeadLetters
 from lakehead.lake.documents import ledger_key
-from lakehead.lake.landing import Landing, Numbers, Reached, Unit
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import Landing, NewWatermark, Numbers, Unit
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import HistoryBroken
-from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import LandingUnknown, Rebuilt, Said, rebuild
 from lakehead.state.model import Mark, ReadBy
 from lakehead.state.opening import open_state
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
+from lakehead.wire.dead_letters import ClosedLetter, DeadLetterObject
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
 
@@ -65,10 +67,11 @@ def snapshots_of(table: IcebergTable) -> list[int]:
     return [snapshot.snapshot_id for snapshot in table.load().metadata.snapshots]
 
 
-def landed(house: Lakehouse, table: IcebergTable, *units: Unit, reached: Reached) -> Landing | None:
+def landed(house: Lakehouse, table: IcebergTable, *units: Unit, new_watermark: NewWatermark) -> Landing | None:
     ours = house.progress().take(table.uuid, units)
     numbers = {unit: unit for unit in units}
-    return asyncio.run(house.lander(table).land([numbers[unit] for unit in ours], reached=reached))
+    staged = asyncio.run(house.lander(table).land([numbers[unit] for unit in ours], new_watermark=new_watermark))
+    return staged.landing if staged else None
 
 
 def expire_all_but_the_head(house: Lakehouse, table: IcebergTable) -> None:
@@ -103,9 +106,11 @@ def known(house: Lakehouse, table: IcebergTable, *units: Unit) -> dict[str, obje
 def test_rebuilt_shards_watermarks_numbers_and_pointer_equal_the_lost_ones(house: Lakehouse, tmp_path: Path) -> None:
     table = house.create("equal")
     units = [Unit("a", 0, Numbers(STREAM, 0, 10)), Unit("b", 0, Numbers(STREAM, 5, 20)), Unit("c", 1), Unit("d", 2)]
-    landed(house, table, units[0], reached=Reached(watermark=1))
-    landed(house, table, units[1], units[2], reached=Reached(watermark=2, slice=7, load_date=date(2026, 1, 2)))
-    landed(house, table, units[3], reached=Reached(watermark=1, slice=8, read_by=ReadBy("at", "id > 1")))
+    landed(house, table, units[0], new_watermark=NewWatermark(watermark=1))
+    landed(
+        house, table, units[1], units[2], new_watermark=NewWatermark(watermark=2, slice=7, load_date=date(2026, 1, 2))
+    )
+    landed(house, table, units[3], new_watermark=NewWatermark(watermark=1, slice=8, read_by=ReadBy("at", "id > 1")))
     lost = known(house, table, *units)
     assert lost["watermark"] is not None
     assert lost["ranges"] == {STREAM: ((0, 20),)}
@@ -115,8 +120,37 @@ def test_rebuilt_shards_watermarks_numbers_and_pointer_equal_the_lost_ones(house
 
     assert known(house, table, *units) == lost
     assert (told.landings, told.units, told.recorded, told.left) == (3, 4, (), ())
-    assert landed(house, table, *units, reached=Reached(watermark=2)) is None
+    assert landed(house, table, *units, new_watermark=NewWatermark(watermark=2)) is None
     assert sum(house.units_in(table).values()) == 40
+
+
+def test_units_that_were_given_up_stay_so_when_the_state_is_lost(house: Lakehouse, tmp_path: Path) -> None:
+    table, letters = house.create("given_up"), DeadLetters(house.ledger.store)
+    house.land(table, "landed")
+    at = house.state.now()
+    for unit in ("open", "dropped", "replayed", "landed"):
+        letter = DeadLetterObject(table=table.uuid, unit=unit, reason="no date", tries=5, first_at=at, last_at=at)
+        asyncio.run(letters.write(letter))
+        if unit == "dropped":
+            asyncio.run(letters.close(letter, ClosedLetter("dropped", at)))
+        if unit == "replayed":
+            asyncio.run(letters.mark_replayed(letter, at))
+
+    lose_state(house, tmp_path)
+    assert rebuilt(house, table, dry_run=True).dead_letters == 2
+    assert house.state.history.dead_letters(table.uuid) == []
+    told = rebuilt(house, table)
+
+    assert told.dead_letters == 2
+    assert house.progress().take(table.uuid, [Unit("open"), Unit("dropped"), Unit("landed")]) == []
+    assert house.land(table, "replayed") is not None
+    assert sorted(house.units_in(table)) == ["landed", "replayed"]
+    rows = house.state.history.letters_of(table.uuid, ["open", "dropped", "replayed"])
+    assert {row.unit: (row.replayed_at, row.dropped_at) for row in rows} == {
+        "open": (None, None),
+        "dropped": (None, at),
+        "replayed": (at, None),
+    }
 
 
 def test_expired_rebuilt_and_redelivered_nothing_lands_twice(house: Lakehouse, tmp_path: Path) -> None:
@@ -223,7 +257,7 @@ def test_a_table_that_was_dropped_and_made_again_is_another(house: Lakehouse) ->
 def test_an_expiry_of_which_no_metadata_file_tells_stops_landings_until_the_state_is_rebuilt(house: Lakehouse) -> None:
     table, (_, settled) = forgotten(house, "expired_by_others", "unit-a", "unit-b")
 
-    with pytest.raises(HistoryBroken, match=f"expired snapshots of table {table.name}.*{settled}.*state rebuild"):
+    with pytest.raises(HistoryBroken, match=f"Snapshots of table {table.name} were expired.*{settled}.*state rebuild"):
         house.land(table, "unit-c")
     assert house.units_in(table) == {"unit-a": 10, "unit-b": 10}
     told = rebuilt(house, table, said=Said(settled))
@@ -431,6 +465,8 @@ def test_a_table_with_a_history_of_its_own_can_be_adopted(house: Lakehouse) -> N
 
 
 def test_a_backup_brought_back_is_put_right_by_a_rebuild(house: Lakehouse, tmp_path: Path) -> None:
+    (tmp_path / "now").mkdir()
+    lose_state(house, tmp_path / "now")  # the folder of an earlier test's state may be gone
     table = house.create("restored")
     house.land(table, "unit-a")
     database = house.state.database.engine.url.database or ""

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pytest
 
 from lakehead.lake.catalog import open_catalog
-from lakehead.run.config.reading import read_config
+from lakehead.run.config.config_file import read_config
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
-from tests.contract.source_scene import Database
-from tests.integration.pipeline_scene import PASSWORD, source_of
+from tests.integration.pipeline_support import PASSWORD, source_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.support.commands import lakehead_command
 from tests.support.effort import SOAKING, effort
+from tests.support.source_support import Database
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
 ]
@@ -205,13 +205,13 @@ def test_the_same_in_toml_is_the_same_run_and_lines_can_be_for_people(shop: Comm
 
 
 FAULTS = {
-    "a wrong key": (["config.json"], {"rot": 1}, {}, "lakehead: config.json cannot be used: 1 fault.\n  runtime.rot"),
+    "a wrong key": (["config.json"], {"rot": 1}, {}, "lakehead: config.json is invalid: 1 problem.\n  runtime.rot"),
     "no file": (["nothing.json"], {}, {}, "lakehead: The configuration nothing.json cannot be read"),
     "an unknown table": (
         ["config.json", "--only-tables", "cities,nowhere"],
         {},
         {},
-        "lakehead: There is no table nowhere",
+        "lakehead: The configuration has no table nowhere",
     ),
     "no table": (["config.json", "--only-tables", ","], {}, {}, "lakehead: --only-tables names no table"),
     "no day": (["config.json", "--load-date", "yesterday"], {}, {}, "--load-date"),
@@ -442,7 +442,7 @@ def test_an_interrupted_run_ends_and_the_next_one_goes_on(
         assert process.returncode == 128 + ended_by
         assert "Traceback" not in told
         by = "you (Ctrl-C)" if ended_by is signal.SIGINT else "SIGTERM"
-        stopped = f"Stopped by {by}. What had landed stays; run it again to go on."
+        stopped = f"Stopped by {by}. Landed rows are kept; run the command again to continue."
         if server == "mariadb":  # its rows are measured first: the run itself waits for an answer, which nothing ends
             assert [event["not_ended"] for event in payloads(out, "run_done")] == [1]
         else:

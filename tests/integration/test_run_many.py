@@ -14,9 +14,9 @@ from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.state.opening import open_state
-from lakehead.telemetry.emitter import Told
-from lakehead.telemetry.events import RunDone, TableDone, TableFailed, TableProgress, TableSkipped, TableStart
-from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PASSWORD, PLUGINS, Scene
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import RunDone, TableDone, TableFailed, TableSkipped, TableStart, TableStep
+from tests.integration.pipeline_support import MARKS, ONE_SERVER, PASSWORD, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
@@ -29,7 +29,7 @@ class Crowd:
     def __init__(self) -> None:
         self.now = self.most = 0
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: EventEnvelope) -> None:
         self.now += isinstance(told.event, TableStart) - isinstance(told.event, ENDS)
         self.most = max(self.most, self.now)
 
@@ -159,7 +159,7 @@ REFUSED_NAMES = ["orders; drop table x", 'x" or 1=1 --', "x` or 1=1 --", "../../
 
 @pytest.mark.parametrize("table", REFUSED_NAMES)
 def test_a_name_that_is_no_name_is_refused_before_the_source_is_asked(on_sqlite: Scene, table: str) -> None:
-    with pytest.raises(Misconfigured, match=r"cannot be called .* in the lakehouse\. Give it another"):
+    with pytest.raises(Misconfigured, match=r"cannot be named .* in the lakehouse\. Set name"):
         on_sqlite.elsewhere().run(on_sqlite.spark, [full(table)])
 
 
@@ -243,7 +243,7 @@ def test_a_missing_secret_and_an_unknown_table_are_told_before_anything_is_opene
 
     with pytest.raises(Misconfigured, match="The environment variable SOURCE_PASSWORD is not set"):
         replace(scene.pipeline, environment={}).run(scene.spark, [full(name)])
-    with pytest.raises(Misconfigured, match=f"There is no table nowhere in the configuration. It has: {name}."):
+    with pytest.raises(Misconfigured, match=f"The configuration has no table nowhere. It has: {name}."):
         scene.run(full(name), only=f"{name},nowhere")
     assert not scene.pipeline.exists(f"raw.{name}")
 
@@ -266,5 +266,5 @@ def test_every_event_of_a_run_is_in_the_state_when_it_ends(on_sqlite: Scene) -> 
     with open_state(f"sqlite:///{on_sqlite.pipeline.folder}/state.sqlite", SystemClock(), RandomIds()) as state:
         kept = state.history.events()
     assert {event.kind for event in kept} >= {"run_start", "table_start", "phase", "table_done", "table_failed"}
-    assert {event.id for event in kept} == {told.id for told in ran.told if not isinstance(told.event, TableProgress)}
+    assert {event.id for event in kept} == {told.id for told in ran.told if not isinstance(told.event, TableStep)}
     assert {event.run for event in kept} == {ran.told[0].run}

@@ -11,22 +11,22 @@ import pytest
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
-from lakehead.run.config.tables import Table
+from lakehead.run.config.table_config import TableConfig
 from lakehead.run.wiring import Wiring
 from lakehead.source.port import Source
-from lakehead.state.model import Event
+from lakehead.state.model import EventRecord
 from lakehead.state.opening import open_state
 from lakehead.telemetry.events import TableFailed
 from tests.chaos.run_child import HOLD, running
-from tests.integration.increment_scene import scd1
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.increment_support import scd1
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 from tests.support.spark import Borrowed
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
 
 
-def kept_events(folder: Path) -> list[Event]:
+def kept_events(folder: Path) -> list[EventRecord]:
     with open_state(f"sqlite:///{folder}/state.sqlite", SystemClock(), RandomIds()) as state:
         return list(state.history.events())
 
@@ -69,7 +69,7 @@ def test_that_a_run_has_begun_is_in_the_state_before_a_source_is_read(on_sqlite:
     seen: list[list[str]] = []
 
     class Looking(Wiring):
-        def source_of(self, table: Table, session: Any) -> Callable[[], Source]:
+        def source_of(self, table: TableConfig, session: Any) -> Callable[[], Source]:
             opened = super().source_of(table, session)
 
             def look() -> Source:

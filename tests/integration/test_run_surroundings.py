@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.pipeline_scene import source_of
+from tests.integration.pipeline_support import source_of
 from tests.integration.test_run_command import (
     LAKEHEAD,
     Command,
@@ -25,7 +25,7 @@ from tests.integration.test_run_command import (
     others_of,
 )
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
 ]
@@ -131,7 +131,8 @@ def test_a_working_folder_that_cannot_be_written_is_one_sentence(shop: Command) 
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "lakehead: This user may not write lakehouse (Permission denied). Let it write there, or name another place.\n"
+        "lakehead: This user may not write lakehouse (Permission denied). "
+        "Change its permissions, or choose another path.\n"
     )
 
 

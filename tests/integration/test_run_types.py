@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
-from tests.integration.pipeline_scene import MARKS, ONE_SERVER, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, ONE_SERVER, PLUGINS, Scene
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS

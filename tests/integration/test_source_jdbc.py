@@ -3,9 +3,11 @@
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -14,20 +16,18 @@ from pyspark.sql import SparkSession
 
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.run.environment import spark_settings
+from lakehead.source.dialects import open_source, parse_source_url, read_part
 from lakehead.source.errors import NotExact
 from lakehead.source.filters import parse_filter
-from lakehead.source.jdbc import frame
+from lakehead.source.jdbc_reader import frame
 from lakehead.source.jdbc_source import JdbcSource
-from lakehead.source.opening import open_source
 from lakehead.source.port import EVERY_REFUSED, Overrides, Query, TableName
-from lakehead.source.reading import read
-from lakehead.source.settings import SourceSettings
-from tests.contract.source_scene import Database, all_rows
-from tests.contract.source_values import MYSQL, MYSQL_REFUSED, POSTGRESQL, POSTGRESQL_REFUSED, SQLITE, SQLITE_REFUSED
-from tests.servers.postgres import Postgres
+from tests.servers.postgres import PASSWORD, USER, Postgres
+from tests.support.source_support import AS_TEXT, Database, all_rows, careless, wilful
+from tests.support.source_values import MYSQL, MYSQL_REFUSED, POSTGRESQL, POSTGRESQL_REFUSED, SQLITE, SQLITE_REFUSED
 from tests.support.spark import shared_session
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.contract.source_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.support.source_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
@@ -83,7 +83,9 @@ def test_parts_are_read_as_arrow_in_tasks(database: Database, spark: SparkSessio
         parts = database.source.parts(Query(table=database.table(name)), 4, snapshot)
 
         counted = (
-            spark.sparkContext.parallelize(parts, 2).map(lambda part: sum(b.num_rows for b in read(part))).collect()
+            spark.sparkContext.parallelize(parts, 2)
+            .map(lambda part: sum(b.num_rows for b in read_part(part)))
+            .collect()
         )
 
     assert len(counted) == 4
@@ -111,14 +113,47 @@ def test_timeouts_of_a_database_do_not_end_a_read_by_jdbc(postgres: Postgres, sp
     with postgres.connect(url.rpartition("/")[2]) as connection:
         connection.execute("CREATE VIEW slow AS SELECT id, pg_sleep(0.75) IS NULL AS late FROM (VALUES (1), (2)) v(id)")
         connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET statement_timeout = '1s'".encode())
-    source = open_source(SourceSettings.parse(url))
+    source = open_source(parse_source_url(url))
     try:
         with source.snapshot() as snapshot:
-            parts = source.parts(Query(table=source.catalogue(TableName("slow"))), 1, snapshot)
+            parts = source.parts(Query(table=source.describe_table(TableName("slow"))), 1, snapshot)
 
             assert frame(spark, parts).count() == 2
     finally:
         source.close()
+
+
+@pytest.mark.parametrize("name", ["odd%41", "odd?ssl=true", "o d/d"])
+def test_the_database_that_is_named_is_read_by_jdbc_however_its_name_is_spelled(
+    name: str, postgres: Postgres, spark: SparkSession
+) -> None:
+    postgres.database(name)
+    with postgres.connect(name) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id")
+    url = f"postgresql://127.0.0.1:{postgres.port}/{quote(name, safe='')}"
+    with closing(open_source(parse_source_url(url, user=USER, password=PASSWORD))) as source:
+        parts = source.parts(Query(table=source.describe_table(TableName("t"))), 1)
+
+        assert frame(spark, parts).count() == 1
+
+
+def test_values_as_text_by_jdbc_do_not_depend_on_the_settings_of_a_database(
+    postgres: Postgres, spark: SparkSession
+) -> None:
+    with closing(open_source(parse_source_url(wilful(postgres)))) as source:
+        table = source.describe_table(TableName("t"), Overrides(as_text=frozenset(AS_TEXT)))
+        [row] = frame(spark, source.parts(Query(table=table), 1)).collect()
+
+    assert row.asDict() == AS_TEXT
+
+
+def test_settings_of_a_mysql_server_neither_cut_a_read_by_jdbc_nor_show_what_is_not_committed(
+    mysql: Database, spark: SparkSession
+) -> None:
+    with careless(mysql) as name:
+        rows = frame(spark, mysql.source.parts(Query(table=mysql.table(name)), 1)).collect()
+
+    assert sorted(row["id"] for row in rows) == list(range(1, 11))
 
 
 def test_a_value_that_cannot_be_carried_stops_a_read_by_jdbc_too(postgresql: Database, spark: SparkSession) -> None:
@@ -141,19 +176,19 @@ def test_a_database_that_is_only_known_by_its_jdbc_url_is_read_whole(postgresql:
     postgresql.run(f"INSERT INTO {name} VALUES (2)")
     postgresql.run(f"CREATE TABLE {name.replace('_', 'y')} (id text)")
     known = postgresql.settings
-    settings = SourceSettings.parse(
+    settings = parse_source_url(
         f"jdbc:postgresql://{known.host}:{known.port}/{known.database}", user=known.user, password=known.password
     )
     source = open_source(settings, spark)
     try:
         with pytest.raises(NotExact, match=r"Column 'big' of type .* Column 'z' of type"):
-            source.catalogue(TableName(name)).readable()
-        table = source.catalogue(TableName(name), Overrides(as_text=frozenset({"big"})))
+            source.describe_table(TableName(name)).readable()
+        table = source.describe_table(TableName(name), Overrides(as_text=frozenset({"big"})))
         query = Query(table=table, columns=("id", "a `b`.", "at", "big"))
         rows = frame(spark, source.parts(query, 4)).toArrow().sort_by("id")
 
         assert source.count(query) == 2
-        assert not source.can.incremental
+        assert not source.capabilities.incremental
         assert table.primary_key == ("id",)
         assert [str(kind) for kind in rows.schema.types] == ["int32", "decimal128(9, 2)", "timestamp[us]", "string"]
         assert rows.to_pylist()[0] == {
@@ -171,7 +206,7 @@ def by_mariadb_driver(mysql: Database, spark: SparkSession) -> Iterator[JdbcSour
     """The database of the MySQL source, known only by its JDBC URL."""
     known = mysql.settings
     url = f"jdbc:mariadb://{known.host}:{known.port}/{known.database}"
-    source = JdbcSource(SourceSettings.parse(url, user=known.user, password=known.password), spark)
+    source = JdbcSource(parse_source_url(url, user=known.user, password=known.password), spark)
     yield source
     source.close()
 
@@ -183,9 +218,9 @@ def test_a_filter_by_jdbc_is_written_in_the_sql_of_its_server(
     name = mysql.name()
     mysql.run(f"CREATE TABLE {name} (id integer PRIMARY KEY, status varchar(9), `a b` varchar(9))")
     mysql.run(f"INSERT INTO {name} SELECT seq, 'it\\'s', 'x' FROM seq_1_to_9")
-    table = by_mariadb_driver.catalogue(TableName(name))
+    table = by_mariadb_driver.describe_table(TableName(name))
 
-    query = Query(table=table, filter=parse_filter(written, table, by_mariadb_driver.dialect))
+    query = Query(table=table, filter=parse_filter(written, table.column_names, by_mariadb_driver.sql_dialect))
     rows = frame(spark, by_mariadb_driver.parts(query, 1)).toArrow().sort_by("id")
 
     assert rows.to_pylist() == [{"id": number, "status": "it's", "a b": "x"} for number in range(1, 5)]
@@ -198,7 +233,7 @@ def test_numbers_by_mariadbs_driver_stay_numbers_and_moments_of_a_session_are_re
     name = mysql.name()
     mysql.run(f"CREATE TABLE {name} (id integer, few tinyint(1), y year, b bit(1), at datetime(6), ts timestamp NULL)")
     mysql.run(f"INSERT INTO {name} VALUES (1, 2, 2024, b'1', '2024-03-31 02:30:00.123456', NULL)")
-    table = by_mariadb_driver.catalogue(TableName(name))
+    table = by_mariadb_driver.describe_table(TableName(name))
 
     with pytest.raises(NotExact, match="Column 'ts' of type TIMESTAMP"):
         table.readable()
@@ -215,7 +250,7 @@ def test_a_server_that_takes_sparks_quotes_for_texts_is_refused_and_one_that_doe
     by_mariadb_driver.settings = replace(by_mariadb_driver.settings, database="jdbc:unheardof:x")
     by_mariadb_driver._check_quotes("c0")  # without any
 
-    with pytest.raises(Misconfigured, match=r"Spark writes \"c0\" for a column, and its driver `c0`"):
+    with pytest.raises(Misconfigured, match=r"Spark quotes a column as \"c0\", but its driver as `c0`"):
         by_mariadb_driver._check_quotes('"c0"')
 
 
@@ -223,9 +258,9 @@ def test_a_filter_by_jdbc_is_refused_where_the_sql_of_the_server_is_not_known(by
     by_mariadb_driver.settings = replace(by_mariadb_driver.settings, database="jdbc:unheardof:x")
 
     with pytest.raises(
-        Misconfigured, match=r"How jdbc:unheardof:x writes a filter is not known\. Take source_filter out"
+        Misconfigured, match=r"The SQL of jdbc:unheardof:x is unknown, so it takes no filter\. Remove source_filter"
     ):
-        _ = by_mariadb_driver.dialect
+        _ = by_mariadb_driver.sql_dialect
 
 
 @pytest.mark.parametrize(
@@ -243,5 +278,5 @@ def test_what_goes_wrong_by_jdbc_is_one_sentence_without_the_password(
     place = url.format(host=known.host, port=known.port, database=known.database)
 
     with pytest.raises(error, match=said) as raised:
-        open_source(SourceSettings.parse(place, user="lakehead", password="c4nary"), spark)
+        open_source(parse_source_url(place, user="lakehead", password="c4nary"), spark)
     assert "c4nary" not in repr(raised.value) + repr(raised.value.__context__)

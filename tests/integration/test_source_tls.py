@@ -13,19 +13,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
-from lakehead.source.jdbc import frame
-from lakehead.source.mysql import MySQL
-from lakehead.source.mysql_reader import address
+from lakehead.source.dialects import parse_source_url
+from lakehead.source.jdbc_reader import frame
+from lakehead.source.mysql_reader import connectorx_url
+from lakehead.source.mysql_source import MySQLSource
 from lakehead.source.mysql_types import column_of
 from lakehead.source.port import Overrides, Query, ReadPart, TableName
-from lakehead.source.settings import SourceSettings
+from lakehead.source.source_settings import SourceSettings
 from lakehead.source.tls import Tls
-from tests.contract.source_scene import rows_of
 from tests.pipeline import Pipeline
 from tests.servers.certificates import PASSWORD, Authority, key_store
 from tests.servers.mariadb import MariaDB
+from tests.support.source_support import rows_of
 
-pytest_plugins = ["tests.contract.state_fixtures", "tests.integration.pipeline_fixtures"]
+pytest_plugins = ["tests.support.state_fixtures", "tests.integration.pipeline_fixtures"]
 pytestmark = [
     pytest.mark.timeout(300),  # the very first start fetches jars and prepares quicker ones
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark leaves them to the collector
@@ -45,7 +46,7 @@ class Secured:
     def settings(self, user: str = "needs_tls", host: str = "127.0.0.1", **tls: str | None) -> SourceSettings:
         url = f"mysql://{user}@{host}:{self.server.port}/{self.database}"
         given = Tls(**{"ca": str(self.right.ca), **tls})  # type: ignore[arg-type] # `verify` has two words
-        return replace(SourceSettings.parse(url, password="pw"), tls=given)
+        return replace(parse_source_url(url, password="pw"), tls=given)
 
     def client(self) -> dict[str, str]:
         certificate, key = self.right.sign("client", "DNS:client.example", password=PASSWORD)
@@ -92,7 +93,7 @@ UNTRUSTED = ("another authority", "another name", "no TLS")
 
 
 def by_pymysql(settings: SourceSettings) -> list[str]:
-    source = MySQL(settings)
+    source = MySQLSource(settings)
     try:
         return [str(cipher) for (cipher,) in source.rows(CIPHER)]
     finally:
@@ -100,7 +101,7 @@ def by_pymysql(settings: SourceSettings) -> list[str]:
 
 
 def by_connectorx(settings: SourceSettings) -> list[str]:
-    found = connectorx.read_sql(address(settings), CIPHER, return_type="arrow")
+    found = connectorx.read_sql(connectorx_url(settings), CIPHER, return_type="arrow")
     return [str(cipher) for cipher in found.column(0).to_pylist()]
 
 
@@ -117,7 +118,7 @@ def ciphers(spark: SparkSession) -> Mapping[str, Ciphers]:
 @pytest.fixture(scope="module")
 def untrusted(secured: Secured, mariadb: MariaDB) -> Mapping[str, SourceSettings]:
     """Servers that must be refused."""
-    plain = SourceSettings.parse(mariadb.database())
+    plain = parse_source_url(mariadb.database())
     return {
         "another authority": secured.settings(ca=str(secured.wrong.ca)),
         "another name": secured.settings(host="localhost"),
@@ -127,12 +128,11 @@ def untrusted(secured: Secured, mariadb: MariaDB) -> Mapping[str, SourceSettings
 
 @pytest.fixture(scope="module")
 def tried_by_connectorx(untrusted: Mapping[str, SourceSettings]) -> Iterator[Mapping[str, "Future[list[str]]"]]:
-    """All of them at once, and beside other tests: it goes on trying for half a minute, whatever is wrong."""
+    """All of them at once: it goes on trying for half a minute, whatever is wrong."""
     with ThreadPoolExecutor(len(untrusted)) as threads:
         yield {case: threads.submit(by_connectorx, settings) for case, settings in untrusted.items()}
 
 
-@pytest.mark.usefixtures("tried_by_connectorx")
 @pytest.mark.parametrize("reader", READERS)
 def test_rows_come_encrypted_from_a_server_that_is_who_it_should_be(
     secured: Secured, ciphers: Mapping[str, Ciphers], reader: str
@@ -177,9 +177,9 @@ def test_an_untrusted_server_is_refused_by_jdbc_too(
 
 
 def test_a_source_with_tls_is_read_in_parts(secured: Secured) -> None:
-    source = MySQL(secured.settings())
+    source = MySQLSource(secured.settings())
     try:
-        [part] = source.parts(Query(table=source.catalogue(TableName("encrypted"))), 1)
+        [part] = source.parts(Query(table=source.describe_table(TableName("encrypted"))), 1)
 
         assert rows_of(part)["cipher"].to_pylist()[0]
     finally:
@@ -190,18 +190,18 @@ def test_a_certificate_of_our_own_is_shown_by_jdbc_which_then_reads_the_rows(
     secured: Secured, spark: SparkSession
 ) -> None:
     settings = secured.settings("needs_us", **secured.client())
-    source = MySQL(settings)
+    source = MySQLSource(settings)
     try:
-        parts = source.parts(Query(table=source.catalogue(TableName("encrypted"))), 1)
+        parts = source.parts(Query(table=source.describe_table(TableName("encrypted"))), 1)
 
-        assert not source.can.arrow
+        assert not source.capabilities.arrow
         assert frame(spark, parts).collect()[0][0]
-        with pytest.raises(Misconfigured, match="only read by JDBC"):
+        with pytest.raises(Misconfigured, match="can only be read by JDBC"):
             rows_of(parts[0])
     finally:
         source.close()
     with pytest.raises(Misconfigured, match="refused user 'needs_us'"):
-        MySQL(secured.settings("needs_us"))
+        MySQLSource(secured.settings("needs_us"))
 
 
 def test_a_configuration_with_tls_is_loaded_by_every_reader(
@@ -234,12 +234,13 @@ def test_a_file_that_cannot_be_used_is_one_sentence_without_a_secret(secured: Se
     settings = secured.settings("needs_us", **{**secured.client(), broken: "/nowhere/c4nary"})
 
     with pytest.raises(Misconfigured, match=r"tls\.(ca|certificate or tls\.key) cannot be used") as refused:
-        MySQL(settings)
+        MySQLSource(settings)
     assert "c4nary" not in f"{refused.value} {settings!r}".replace("certificate='/nowhere/c4nary'", "").replace(
         "ca='/nowhere/c4nary'", ""
     )
 
 
+@pytest.mark.soak  # it waits for half a minute, and does nothing meanwhile
 @pytest.mark.parametrize("case", UNTRUSTED)
 def test_an_untrusted_server_is_refused_by_connectorx_too(
     tried_by_connectorx: Mapping[str, "Future[list[str]]"], case: str

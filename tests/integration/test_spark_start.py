@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from lakehead.errors import Misconfigured, Unavailable
 from lakehead.run.environment import spark_settings
 from lakehead.spark import archive
 from lakehead.spark.archive import archive_for
+from lakehead.spark.cache import locked
 from lakehead.spark.command import SPARK_HOME, command_for, environment_for
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.jars import jars_for
-from lakehead.spark.java import find_java
+from lakehead.spark.java import Java, find_java
 from lakehead.spark.session import build_session, silent, stop_session
 from lakehead.spark.settings import SparkSettings
 from tests.servers.postgres import PASSWORD, USER, Postgres
@@ -163,6 +165,17 @@ def test_a_repository_out_of_reach_is_named_with_the_way_without_a_network(tmp_p
         jars_for(settings, find_java(settings), say=silent)
 
 
+def awaited_archive(settings: SparkSettings, java: Java, jars: Sequence[Path]) -> Path:
+    """The archive of these jars, also if another process is just making it: `archive_for` does not wait for that."""
+    made = archive_for(settings, java, jars, say=silent)
+    if made is None:
+        key = archive._key(java, [*jars, *archive._sparks_own_jars()])
+        with locked(settings.cache_folder.expanduser().absolute() / "archives" / key, wait=True):
+            made = archive._whole(settings.cache_folder.expanduser().absolute() / "archives", key)
+    assert made is not None, "no archive could be made on this machine, or making it took too long once"
+    return made
+
+
 @pytest.mark.parametrize(
     ("damage", "environment"),
     [
@@ -178,8 +191,7 @@ def test_a_start_works_with_an_archive_whatever_its_state(
     settings = spark_settings()
     java = find_java(settings)
     jars = jars_for(settings, java, say=silent)
-    made = archive_for(settings, java, jars, say=silent)
-    assert made is not None
+    made = awaited_archive(settings, java, jars)
     copy = tmp_path / "archives" / made.name
     copy.parent.mkdir()
     match damage:

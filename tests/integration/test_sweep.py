@@ -11,15 +11,15 @@ import pytest
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.commits import LAST_LANDING, SWEEP
-from lakehead.lake.landing import NOWHERE, Head, Share, Unit
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import NO_WATERMARK, Head, Unit, UnitRemainder
 from lakehead.lake.ports import Moved, Staged
-from lakehead.lake.rows import Branch
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Branch
 from lakehead.maintain.places import place
 from lakehead.maintain.references import References
 from lakehead.maintain.sweep import Swept, sweep
-from lakehead.storage.backoff import TimedBackoff
-from tests.integration.maintenance_scene import CATALOGS, Later, files_of, make_old, opened, plant, swept
+from lakehead.retry import TimedBackoff
+from tests.integration.maintenance_support import CATALOGS, Later, files_of, make_old, opened, plant, swept
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import Seaweed
 
@@ -147,8 +147,8 @@ def test_a_merge_whose_branch_is_swept_publishes_nothing_and_is_done_again(house
     stager = house.merge_stager(table)
     sweeps: list[Swept] = []
 
-    def merge_and_sweep(session: object, target: str, shares: Sequence[Share]) -> None:
-        stager.merge(session, target, shares)  # type: ignore[arg-type] # it is the session that it was given
+    def merge_and_sweep(session: object, target: str, remainders: Sequence[UnitRemainder]) -> None:
+        stager.merge(session, target, remainders)  # type: ignore[arg-type] # it is the session that it was given
         if not sweeps:
             with ThreadPoolExecutor(1) as another:
                 sweeps.append(another.submit(swept, table, Later()).result())
@@ -261,9 +261,11 @@ class Staging:
 
         async def stage() -> None:
             self._fence = await lander.fence()
-            shares = await lander.progress.plan(table.uuid, at=self._fence.head.snapshot, units=ours)
-            assert shares
-            self._staged = await lander.stager.stage(shares, token=f"token-{unit}", reached=NOWHERE, fence=self._fence)
+            remainders = await lander.progress.plan(table.uuid, at=self._fence.head.snapshot, units=ours)
+            assert remainders
+            self._staged = await lander.stager.stage(
+                remainders, token=f"token-{unit}", new_watermark=NO_WATERMARK, fence=self._fence
+            )
 
         asyncio.run(stage())
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.spark.jobs import PINNED, UNSET, ThreadSessions
-from tests.integration.increment_scene import broken_at
-from tests.integration.pipeline_scene import MARKS, PLUGINS, Scene
+from tests.integration.increment_support import broken_at
+from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 from tests.pipeline import DAY
 from tests.support.effort import effort
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from lakehead.telemetry.events import PhaseMarked, TableDone, TableSkipped
-from tests.integration.increment_scene import broken_at
-from tests.integration.pipeline_scene import Scene
-from tests.integration.sink_scene import Kept, full, numbers, scd1
+from tests.integration.increment_support import broken_at
+from tests.integration.pipeline_support import Scene
+from tests.integration.sink_support import Kept, full, numbers, scd1
 from tests.pipeline import Ran
 
 pytest_plugins = (
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
+    "tests.support.state_fixtures",
+    "tests.support.source_fixtures",
     "tests.integration.pipeline_fixtures",
     "tests.integration.sink_fixtures",
 )

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from lakehead.extract import files
+from lakehead.extract import file_table_sink
 from lakehead.extract.file_marks import FileMark, encode_mark
-from lakehead.extract.files import FileTableSink
+from lakehead.extract.file_table_sink import FileTableSink
 from lakehead.telemetry.events import TableDone, TableSkipped
-from tests.integration.pipeline_scene import Scene
-from tests.integration.sink_scene import Kept, add, full, numbers, scd1
+from tests.integration.pipeline_support import Scene
+from tests.integration.sink_support import Kept, add, full, numbers, scd1
 from tests.pipeline import DAY
 
 pytest_plugins = (
-    "tests.contract.state_fixtures",
-    "tests.contract.source_fixtures",
+    "tests.support.state_fixtures",
+    "tests.support.source_fixtures",
     "tests.integration.pipeline_fixtures",
     "tests.integration.sink_fixtures",
 )
@@ -54,7 +54,7 @@ def test_a_column_that_has_another_type_now_is_refused_before_anything_is_writte
     for mode, out in (("full", "final"), ("scd1", "mirror")):
         told, root = ran.errors[f"{name}_{mode}"], in_files.root
         assert "column 'v' is string in the source and bigint in the files" in told
-        assert f"remove {root}/raw/{name}_{mode} and {root}/{out}/{name}_{mode}, and load it anew" in told
+        assert f"remove {root}/raw/{name}_{mode} and {root}/{out}/{name}_{mode}, and load it again" in told
     assert everything_in(in_files.root) == before
 
     shutil.rmtree(in_files.root)
@@ -107,7 +107,7 @@ def test_a_table_of_a_version_that_wrote_no_ids_is_known_and_loaded_no_second_ti
 
     with monkeypatch.context() as old_version:
         old_version.setattr(FileTableSink, "id", property(lambda self: self._place))
-        old_version.setattr(files, "encode_mark", without_id)
+        old_version.setattr(file_table_sink, "encode_mark", without_id)
         in_files.run(*tables)
 
     again = in_files.run(*tables)

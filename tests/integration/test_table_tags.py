@@ -9,12 +9,12 @@ import pytest
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehead.lake.commits import LAST_LANDING, SWEEP
-from lakehead.lake.landing import NOWHERE, Unit
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landing import NO_WATERMARK, Unit
 from lakehead.lake.ports import HistoryBroken
-from lakehead.lake.table import IcebergTable
 from lakehead.maintain.expiry import Expired, expire
 from lakehead.maintain.rebuild import rebuild
-from tests.integration.maintenance_scene import Later, files_of, plant, snapshots_of, swept
+from tests.integration.maintenance_support import Later, files_of, plant, snapshots_of, swept
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
 
@@ -96,9 +96,9 @@ def publish_and_die(house: Lakehouse, table: IcebergTable, unit: str) -> None:
 
     async def publish() -> None:
         fenced = await lander.fence()
-        shares = await lander.progress.plan(table.uuid, at=fenced.head.snapshot, units=ours)
-        assert shares
-        staged = await lander.stager.stage(shares, token=f"token-{unit}", reached=NOWHERE, fence=fenced)
+        remainders = await lander.progress.plan(table.uuid, at=fenced.head.snapshot, units=ours)
+        assert remainders
+        staged = await lander.stager.stage(remainders, token=f"token-{unit}", new_watermark=NO_WATERMARK, fence=fenced)
         await table.publish(staged, fenced.head)
 
     asyncio.run(publish())

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from lakehead.retry import Backoff
 from lakehead.run.environment import spark_settings
 from lakehead.spark.cache import locked, workshop
-from lakehead.storage.backoff import Backoff
 from lakehead.storage.connect import StoreSettings
 from tests.servers.ports import free_ports
 from tests.support.costs import Mechanism, spent_on

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import obstore
 from obstore.exceptions import BaseError
 
-from lakehead.storage.backoff import Backoff
+from lakehead.retry import Backoff
 from lakehead.storage.connect import Bucket, StoreSettings, connect
 from tests.servers.ports import free_ports
 from tests.support.costs import Mechanism, spent_on
@@ -133,12 +133,17 @@ class Seaweed:
             if self._takes_objects() and self._takes_tables():
                 return
             time.sleep(0.05)
-        raise TimeoutError(f"SeaweedFS did not start; its last words:\n{self._last_words()}")
+        self.stop()
+        disk = shutil.disk_usage(self._folder)
+        raise TimeoutError(
+            f"SeaweedFS takes no objects. It refuses them while less than 1 % of its disk is free; at "
+            f"{self._folder} {disk.free / disk.total:.1%} are. Its log ends:\n{self._end_of_log()}"
+        )
 
     def _takes_objects(self) -> bool:
         settings = self.settings(request_timeout=5)
         try:
-            obstore.put(connect(Bucket("s3", BUCKET, ""), settings, retries=0), "ready", b"")
+            obstore.put(connect(Bucket("s3", BUCKET, ""), settings, retries=0), "ready", b"yes")
         except (BaseError, OSError):
             return False
         return True
@@ -167,7 +172,7 @@ class Seaweed:
             "client.region": REGION,
         }
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         return (self._folder / "weed.log").read_text(errors="replace")[-2000:]
 
 

@@ -1,4 +1,4 @@
-"""Tasks inside of ingestors and collectors are cancelled, as by somebody who cancels all tasks of an event loop."""
+"""Tasks inside ingestors and collectors are cancelled, as by code that cancels all tasks of an event loop."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from lakehead.buffer.consumer import Mode
+from lakehead.buffer.config import CollectorMode
+from tests.sim.buffer_disruptions import buffer, pause
 from tests.sim.buffer_pipelines import Pipeline
-from tests.sim.buffer_scene import Scene, Variant
-from tests.sim.buffer_troubles import buffer, pause
-from tests.sim.world import Scenario, Violation
+from tests.sim.buffer_support import QueueSimulation, Variant
+from tests.support.simulation import Scenario, Violation
 
 CALLED = ("ingest", "flush", "close", "next_batch", "ack", "await_durable")
-"""Tasks that the application itself has made."""
+"""Tasks that the application itself has started."""
 
 
 @dataclass
 class Cancelling(Pipeline):
-    """A pipeline whose processes are never cancelled themselves: whatever they call returns or raises an error."""
+    """A pipeline whose own tasks are never cancelled: every call returns or raises an error."""
 
     async def produce(self, name: str) -> None:
         await never_cancelled(super().produce(name))
@@ -34,10 +34,10 @@ async def never_cancelled(work: Coroutine[Any, Any, None]) -> None:
         raise Violation("a call was cancelled, and only a task inside of it was") from error
 
 
-async def cancel_inside(scene: Scene) -> None:
-    """One task inside of a process's ingestor or collector is cancelled, or all of them."""
-    world = scene.world
-    victim = world.random.choice([*scene.producers, *scene.collectors])
+async def cancel_inside(sim: QueueSimulation) -> None:
+    """Cancel one task inside a process's ingestor or collector, or all of them."""
+    world = sim.world
+    victim = world.random.choice([*sim.producers, *sim.collectors])
     inside = [(task, code) for task in world.loop.tasks_of(victim) if _is_inside(code := _code(task))]
     if inside and victim.alive:
         for task, code in inside if world.random.random() < 0.3 else [world.random.choice(inside)]:
@@ -55,5 +55,7 @@ def _is_inside(code: CodeType) -> bool:
 
 
 CANCELLED_SOUND: dict[str, Scenario] = {
-    "buffer_cancelled": buffer(Variant(), Mode.COMPETING, cancel_inside, cancel_inside, pause, kind=Cancelling),
+    "buffer_cancelled": buffer(
+        Variant(), CollectorMode.COMPETING, cancel_inside, cancel_inside, pause, kind=Cancelling
+    ),
 }

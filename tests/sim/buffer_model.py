@@ -1,28 +1,28 @@
-"""What must always hold of queues: checked at every write to their store, by somebody who sees everything."""
+"""The invariants of queues, checked at every write to their store."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from lakehead.buffer.layout import Pair, is_batch, object_key, quarantine_folder, quarantine_name
-from lakehead.storage.memory import MemoryStore
+from lakehead.buffer.layout import ManifestKeys, is_batch_key, object_key, quarantine_folder, quarantine_name
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object, Version
 from lakehead.wire.compact import decode_batch
 from tests.sim.buffer_pair_model import Json, Limits, WatchedPair
-from tests.sim.world import Violation, World
+from tests.support.simulation import Violation, World
 
 PREFIX = "ingest"
 MANIFEST = "ingest/manifest.json"
-PAIR = Pair.of(MANIFEST)
+PAIR = ManifestKeys.of(MANIFEST)
 
 
 @dataclass
 class History:
-    """All that ever became of entries, whichever pair they were in."""
+    """What has happened to entries, in whichever partition they were."""
 
     entries: dict[str, list[str]] = field(default_factory=dict)
-    """What the object at a key holds, or held before it was damaged."""
+    """The entries of the object at a key, from before it was damaged."""
 
     queued: set[str] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
@@ -30,28 +30,28 @@ class History:
 
     last_delivered: dict[str, int] = field(default_factory=dict)
     confirmed: set[str] = field(default_factory=set)
-    """Entries whose producer was told that they are queued."""
+    """Entries that were reported to their producer as queued."""
 
     refused: set[str] = field(default_factory=set)
-    """Entries whose producer was told that they are not queued and never will be."""
+    """Entries that were reported to their producer as never to be queued."""
 
     delivered: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
-    """What was deleted once may come back, when a create lands that was given up long ago: an orphan then."""
+    """Deleted objects. One may come back as an orphan, when an abandoned create is applied late."""
 
     damaged: dict[str, bytes] = field(default_factory=dict)
-    """Objects that could not be read at some time, and what they held before that."""
+    """Objects that were damaged, and their content before that."""
 
     gone: set[str] = field(default_factory=set)
-    """Objects that the world has taken away."""
+    """Objects that a scenario has deleted."""
 
     def entries_of(self, keys: Iterable[str]) -> set[str]:
-        """What some objects hold, or held."""
+        """Return the entries of some objects, from before they were damaged."""
         return set(chain.from_iterable(self.entries.get(key, ()) for key in keys))
 
 
 class WatchedStore(MemoryStore):
-    """A store that raises where a write breaks what must always hold of the queues in it."""
+    """A store that raises `Violation` when a write breaks an invariant of the queues in it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class WatchedStore(MemoryStore):
         self.queues = {path: self._watched(path, most_pairs, limits) for path in manifests}
         self.pairs: list[WatchedPair] = list(chain(*self.queues.values()))
         self.pair_of: dict[str, WatchedPair] = {}
-        """Where each location was appended."""
+        """The partition to which each location was appended."""
         self._world = world
         self._producers = {each.pair.producer: each for each in self.pairs}
         self._consumers = {each.pair.consumer: each for each in self.pairs}
@@ -77,17 +77,17 @@ class WatchedStore(MemoryStore):
     def _watched(self, path: str, most_pairs: int, limits: Limits) -> list[WatchedPair]:
         queue: list[WatchedPair] = []
         for number in range(most_pairs):
-            queue.append(WatchedPair(Pair.of(path, number), number, self.ordered, limits, queue, self.name))
+            queue.append(WatchedPair(ManifestKeys.of(path, number), number, self.ordered, limits, queue, self.name))
         return queue
 
     @property
     def objects(self) -> Mapping[str, Object]:
-        """Everything that is there now."""
+        """Everything that is stored now."""
         return self._objects
 
     @property
     def open(self) -> list[str]:
-        """What is pending and not done, in any pair."""
+        """What is pending and not done, in any partition."""
         return [location for each in self.pairs for location in each.open]
 
     def name(self, location: str) -> str:
@@ -102,7 +102,7 @@ class WatchedStore(MemoryStore):
         try:
             self._check(key, body)
         except Violation as violation:
-            self._tell(violation)  # whoever wrote may be dead, and never hear of it
+            self._tell(violation)  # the writer may be dead, and never get the exception
             raise
         return super()._store(key, body)
 
@@ -122,15 +122,15 @@ class WatchedStore(MemoryStore):
                     raise Violation(f"{self.name(location)} is forgotten, and its data is still there")
             pair.consumer = now
         elif key.startswith(self._quarantines):
-            self._check_set_aside(key, body)
-        elif is_batch(key, PREFIX):
+            self._check_quarantined(key, body)
+        elif is_batch_key(key, PREFIX):
             self.history.entries[key] = [entry.value.decode() for entry in decode_batch(body)]
 
     def _append(self, location: str, pair: WatchedPair) -> None:
         history = self.history
         if location in self.pair_of:
             raise Violation(f"{self.name(location)} is in two pairs")
-        if is_batch(location, PREFIX):
+        if is_batch_key(location, PREFIX):
             if location not in self._objects and location not in history.damaged:
                 raise Violation(f"{self.name(location)} is queued and not stored")
             for entry in history.entries[location]:
@@ -142,32 +142,32 @@ class WatchedStore(MemoryStore):
         pair.append(location)
 
     def _check_processed(self, location: str, pair: WatchedPair) -> None:
-        """What is done was handed out, or it was set aside with a note."""
+        """Check that what is done was handed out, or is in quarantine with a note."""
         unread = [entry for entry in self.entries(location) if entry not in self.history.delivered]
-        if unread and location not in pair.set_aside:
-            raise Violation(f"{unread} are done, and were neither handed out nor set aside")
+        if unread and location not in pair.quarantined:
+            raise Violation(f"{unread} are done, and were neither handed out nor quarantined")
 
-    def _check_set_aside(self, key: str, body: bytes) -> None:
-        """Only what cannot be read is set aside, and a note tells where all of its bytes are."""
+    def _check_quarantined(self, key: str, body: bytes) -> None:
+        """Check that only unreadable batches go to quarantine, and that a note has the keys of their copies."""
         history = self.history
         if key.endswith(".json"):
             note = json.loads(body)
             source, keys = object_key(note["location"]), note.get("keys", ())
             if source not in history.damaged:
-                raise Violation(f"the good batch {self.name(source)} is set aside: {note['reason']}")
+                raise Violation(f"the good batch {self.name(source)} is quarantined: {note['reason']}")
             if (not keys and source not in history.gone) or any(each not in self._objects for each in keys):
                 raise Violation(f"the note of {self.name(source)} names no copy that is there: {note}")
-            self.pair_of[note["location"]].set_aside.add(note["location"])
+            self.pair_of[note["location"]].quarantined.add(note["location"])
             return
         name = key.rpartition("/")[2].removesuffix(".batch")
         [source] = {object_key(each) for each in self.pair_of if quarantine_name(each) == name}
         history.entries[key] = history.entries[source]
         history.damaged[key] = history.damaged.get(source, b"")
 
-    # --- what the world does to objects
+    # --- damage by a scenario
 
     def damage(self, key: str, body: bytes | None) -> None:
-        """Something happens to an object without a write; None takes it away."""
+        """Damage an object without a write; None deletes it."""
         self.history.damaged[key] = self._objects[key].body
         if body is None:
             del self._objects[key]
@@ -176,7 +176,7 @@ class WatchedStore(MemoryStore):
             super()._store(key, body)
 
     def mend(self, location: str) -> None:
-        """Somebody gives the copy of what was set aside its bytes back."""
+        """Repair the copy of a quarantined batch."""
         [pair] = [each for each in self.pairs if location in each.places]
         key = f"{quarantine_folder(pair.queue[0].pair.producer)}/{quarantine_name(location)}.batch"
         super()._store(key, self.history.damaged[key])
@@ -194,30 +194,30 @@ class WatchedStore(MemoryStore):
             self._world.failure = violation
         self._world.changed()
 
-    # --- what is handed out, and what everybody has been told
+    # --- what collectors hand out and acknowledge
 
     def hand_out(self, location: str, owner: str, epoch: int) -> None:
-        """A collector gives a batch to whoever processes it, who compares epochs where order matters."""
+        """A collector hands out a batch; in ordered mode the sink compares epochs."""
         pair, history = self.pair_of[location], self.history
         pair.hand_out(location, owner, epoch)
-        if self.ordered and is_batch(location, PREFIX) and pair.is_held(location, owner, epoch):
+        if self.ordered and is_batch_key(location, PREFIX) and pair.is_held(location, owner, epoch):
             for entry in self.entries(location):
                 if entry not in history.delivered:
                     _follows(history.last_delivered, entry, "handed out")
         history.delivered.update(self.entries(location))
 
     def acknowledge(self, locations: Collection[str], owner: str) -> None:
-        """A collector was told that these are acknowledged."""
+        """An ack of these has succeeded."""
         if open_ones := [self.name(each) for each in locations if self.pair_of[each].done.get(each) != owner]:
             raise Violation(f"{open_ones} are said to be acknowledged, and are not")
 
     def undelivered(self) -> set[str]:
-        """Entries that are confirmed or queued, and were not handed out yet though they can be read."""
+        """Return entries that are confirmed or queued, can be read, and were not handed out yet."""
         history = self.history
         return (history.confirmed | history.queued) - history.delivered - history.entries_of(history.damaged)
 
     def check_end(self) -> None:
-        """After everything has come to rest."""
+        """Check the end of a run, when nothing is running any more."""
         history = self.history
         delivered = history.delivered | history.entries_of(history.gone)
         if lost := history.confirmed - delivered:
@@ -229,7 +229,7 @@ class WatchedStore(MemoryStore):
         self._check_empty(self.pairs)
 
     def _check_empty(self, pairs: Iterable[WatchedPair]) -> None:
-        left = [self.name(key) for key in self._objects if is_batch(key, PREFIX)]
+        left = [self.name(key) for key in self._objects if is_batch_key(key, PREFIX)]
         if left and any(each.is_read and each.producer.get("data_path_prefix") for each in pairs):
             raise Violation(f"{sorted(left)} are left behind")
         for each in pairs:

@@ -1,21 +1,21 @@
-"""What must always hold of one pair of manifests, and what has ever been in it."""
+"""The invariants of one pair of manifests, and its history."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehead.buffer.layout import Pair
-from tests.sim.world import Violation
+from lakehead.buffer.layout import ManifestKeys
+from tests.support.simulation import Violation
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How large the lists of a manifest may become. A scenario sets what its runs reach; None is no limit."""
+    """The maximal lengths of a manifest's lists in a scenario; None means no limit."""
 
     done: int | None = None
-    """Locations that wait for a clean-up, while no clean-up has failed. Each that failed allows for half as many."""
+    """Done locations, while no cleanup has failed. Each failed cleanup allows half as many more."""
 
     producers: int | None = None
     collectors: int | None = None
@@ -23,17 +23,17 @@ class Limits:
 
 @dataclass(eq=False)
 class WatchedPair:
-    """One pair, as its store sees it."""
+    """One pair of manifests, as the store sees it."""
 
-    pair: Pair
+    pair: ManifestKeys
     number: int
     ordered: bool
     limits: Limits
     queue: list["WatchedPair"] = field(repr=False)
-    """All pairs of its queue. The first tells how many of them are read."""
+    """All pairs of its queue. The first has the number of partitions."""
 
     name: Callable[[str], str]
-    """What the batch at a location holds, in a word."""
+    """A short name for the batch at a location."""
 
     producer: Json = field(default_factory=lambda: {"pending": []})
     consumer: Json = field(default_factory=lambda: {"claimed": {}, "done": []})
@@ -42,7 +42,7 @@ class WatchedPair:
 
     places: dict[str, int] = field(default_factory=dict)
     done: dict[str, str] = field(default_factory=dict)
-    """Every location that was ever done, and who has done it."""
+    """Every location that was ever done, and which collector acknowledged it."""
 
     handed: dict[int, set[str]] = field(default_factory=dict)
     """What was handed out, by epoch."""
@@ -53,8 +53,8 @@ class WatchedPair:
         done = self.consumer["done"]
         return [location for location in self.producer["pending"] if location not in done]
 
-    set_aside: set[str] = field(default_factory=set)
-    """Every location that was set aside with a note."""
+    quarantined: set[str] = field(default_factory=set)
+    """Every location that is in quarantine with a note."""
 
     failed_clean_ups: int = 0
 
@@ -65,13 +65,13 @@ class WatchedPair:
 
     @property
     def is_read(self) -> bool:
-        """Whether collectors read it: the first pair of the queue tells how many they read."""
+        """Whether collectors read it: the first pair has the number of partitions that are read."""
         return self.number < (self.queue[0].producer.get("partitions") or 1)
 
     # --- the producer manifest
 
     def new_locations(self, now: Json) -> list[str]:
-        """Check what a write of the producer manifest changes; what it appends."""
+        """Check a write of the producer manifest; return what it appends."""
         before = self.producer
         _grows(before, now, "version", "gc", "forgotten", "partitions_version")
         kept = [location for location in now["pending"] if location in self.places]
@@ -94,14 +94,14 @@ class WatchedPair:
         self.appended.append(location)
 
     def _check_read(self, before: Json, names: list[str]) -> None:
-        """Raise unless what is appended here is read by somebody."""
+        """Raise unless collectors read this pair."""
         if before.get("sealed"):
             raise Violation(f"{names} are appended to {self.pair.producer}, which is sealed")
         if not self.is_read:
             raise Violation(f"{names} are appended to {self.pair.producer}, which no collector reads")
 
     def _check_partitions(self, before: Json, now: Json) -> None:
-        """The number of partitions changes only while nothing is in the queue and nothing can come."""
+        """Check that the number of partitions changes only while the queue is empty and sealed."""
         if before.get("partitions", 0) in (0, now.get("partitions", 0)):
             return
         for each in self.queue:
@@ -114,7 +114,7 @@ class WatchedPair:
     # --- the consumer manifest
 
     def newly_done(self, now: Json) -> list[str]:
-        """Check what a write of the consumer manifest changes; what it marks as done."""
+        """Check a write of the consumer manifest; return what it marks as done."""
         before = self.consumer
         _grows(before, now, "version", "epoch")
         if again := [self.name(each) for each in now["claimed"] if each in self.done and each not in before["claimed"]]:
@@ -142,21 +142,21 @@ class WatchedPair:
                 raise Violation(f"{[self.name(each) for each in done]} are done out of order")
         self.done.update(dict.fromkeys(done, who))
 
-    # --- what collectors do and are told
+    # --- what collectors hand out and lose
 
     def is_held(self, location: str, owner: str, epoch: int) -> bool:
-        """Whether a location is a collector's now."""
+        """Return whether a collector holds a location now."""
         if self.ordered:
             return bool(self.consumer.get("owner") == owner and self.consumer.get("epoch") == epoch)
         return bool(self.consumer.get("owners", {}).get(location) == owner)
 
     def hand_out(self, location: str, owner: str, epoch: int) -> None:
-        """A collector gives a batch to whoever processes it, who compares epochs where order matters."""
+        """A collector hands out a batch; in ordered mode the sink compares epochs."""
         held = self.is_held(location, owner, epoch)
         if held and location in self.done:
             raise Violation(f"{self.name(location)} is handed out though it was acknowledged")
         handed = self.handed.setdefault(epoch, set())
-        if held and self.ordered and (skipped := self._open_before(location) - handed - self.set_aside):
+        if held and self.ordered and (skipped := self._open_before(location) - handed - self.quarantined):
             raise Violation(f"{self.name(location)} is handed out before {sorted(map(self.name, skipped))}")
         handed.add(location)
 
@@ -164,7 +164,7 @@ class WatchedPair:
         return set(self.appended[: self.places[location]]) - self.done.keys()
 
     def fence(self, held: Collection[str], owner: str, epoch: int | None) -> None:
-        """A collector was told that it has lost what it holds."""
+        """A collector was fenced."""
         now = self.consumer
         if self.ordered:
             lost = now.get("owner") != owner or now.get("epoch") != epoch

@@ -5,26 +5,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from lakehead.buffer.cleanup import CleanUp
-from lakehead.buffer.config import IngestorConfig
-from lakehead.buffer.consumer import Mode
-from lakehead.buffer.errors import Refused
+from lakehead.buffer.config import CollectorMode, IngestorConfig
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.errors import InvalidCall
 from lakehead.buffer.ingestor import Ingestor
-from lakehead.buffer.layout import Pair
-from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.means import Means
-from lakehead.buffer.orphans import OrphanCollector
-from lakehead.buffer.partitions import Repartition
+from lakehead.buffer.layout import ManifestKeys
+from lakehead.buffer.manifests import ManifestPair
+from lakehead.buffer.orphan_gc import OrphanGc
+from lakehead.buffer.queue_cleanup import QueueCleanup
+from lakehead.buffer.repartition import Repartition
 from lakehead.buffer.watcher import Durable, WriteWatcher
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.port import Object, Replaced, Stale, Store, Version
 from lakehead.wire.batch import KeyValueEntry
 from tests.faults.store import Fault, Faults
+from tests.sim.buffer_disruptions import Disruption, collect_orphans, crash
 from tests.sim.buffer_model import MANIFEST, WatchedStore
 from tests.sim.buffer_pipelines import WHERE, Pipeline, read_all, tell
-from tests.sim.buffer_scene import LATEST_WRITE, QUICK, Scene, Variant, come_to_rest, orphans
-from tests.sim.buffer_troubles import Trouble, collect_orphans, crash
-from tests.sim.world import Scenario, Violation, World
+from tests.sim.buffer_support import LATEST_WRITE, QUICK, QueueSimulation, Variant, finish, orphans
+from tests.support.simulation import Scenario, Violation, World
 
 MOST = 4
 CALLS = 2
@@ -55,15 +54,15 @@ class Partitioned(Pipeline):
         await drain_all(self)
 
 
-async def ingest_into_partitions(name: str, scene: Partitioned) -> None:
+async def ingest_into_partitions(name: str, sim: Partitioned) -> None:
     """Ingest with one ingestor after the other: each is made for a number that is, was, or may come to be."""
-    world = scene.world
-    means = scene.means(slowness=world.random.choice([1, SLOW]))
+    world = sim.world
+    deps = sim.deps(slowness=world.random.choice([1, SLOW]))
     left = CALLS
     while left:
-        partitions = world.random.choice([scene.partitions, scene.partitions, MOST, world.random.randint(1, MOST)])
+        partitions = world.random.choice([sim.partitions, sim.partitions, MOST, world.random.randint(1, MOST)])
         config = ingestor_config(partitions)
-        ingestor = Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random)
+        ingestor = Ingestor(config, deps.clock, store=deps.store, ids=deps.ids, random=deps.random)
         world.note(f"ingests into {partitions} partitions")
         watchers: list[tuple[str, WriteWatcher]] = []
         for _ in range(world.random.randint(1, left)):
@@ -76,7 +75,7 @@ async def ingest_into_partitions(name: str, scene: Partitioned) -> None:
                     await watchers[-1][1].await_durable()
         with suppress(Unavailable, OutcomeUnknown, Misconfigured):
             await ingestor.close()
-        tell(scene, watchers)
+        tell(sim, watchers)
 
 
 def ingestor_config(partitions: int) -> IngestorConfig:
@@ -85,76 +84,76 @@ def ingestor_config(partitions: int) -> IngestorConfig:
     )
 
 
-async def drain_all(scene: Partitioned) -> None:
+async def drain_all(sim: Partitioned) -> None:
     """Change the number once more, which makes up for whoever died over it; then all pairs work, and all come empty."""
-    world, means = scene.world, scene.calm_means()
-    await means.clock.sleep(LATEST_WRITE)
-    await read_all(scene, means)
+    world, deps = sim.world, sim.calm_deps()
+    await deps.clock.sleep(LATEST_WRITE)
+    await read_all(sim, deps)
     partitions = world.random.randint(1, MOST)
-    await Repartition(manifest_path=MANIFEST, means=means, backoff=QUICK).run(partitions)
+    await Repartition(manifest_path=MANIFEST, deps=deps).run(partitions)
     config = ingestor_config(partitions)
-    async with Ingestor(config, means.clock, store=means.store, ids=means.ids, random=means.random) as ingestor:
+    async with Ingestor(config, deps.clock, store=deps.store, ids=deps.ids, random=deps.random) as ingestor:
         entries = [KeyValueEntry(key, f"last{key.decode()}.0".encode()) for key in KEYS]
         watcher = await ingestor.ingest(entries)
     if not isinstance(watcher.result(), Durable):
         raise Violation(f"the queue was given {partitions} partitions, and does not take entries: {watcher.result()!r}")
-    scene.shared.history.confirmed.update(entry.value.decode() for entry in entries)
-    await read_all(scene, means)
-    for watched in scene.shared.pairs:
-        await CleanUp(files=PairFiles.of(watched.pair, means), means=means, backoff=QUICK).run()
-    await orphans(OrphanCollector, means, grace=0).run()
+    sim.shared.history.confirmed.update(entry.value.decode() for entry in entries)
+    await read_all(sim, deps)
+    for watched in sim.shared.pairs:
+        await QueueCleanup(pair=ManifestPair.of(watched.pair, deps), deps=deps, backoff=QUICK).run()
+    await orphans(OrphanGc, deps, grace=0).run()
 
 
-# --- troubles
+# --- disruptions
 
 
-async def change_partitions(scene: Scene) -> None:
+async def change_partitions(sim: QueueSimulation) -> None:
     """Somebody changes the number of partitions, and may crash in the middle of it."""
-    assert isinstance(scene, Partitioned)
-    world = scene.world
-    process = scene.process("operator")
-    process.spawn(repartition(scene, scene.means(), world.random.randint(1, MOST)))
+    assert isinstance(sim, Partitioned)
+    world = sim.world
+    process = sim.process("operator")
+    process.spawn(repartition(sim, sim.deps(), world.random.randint(1, MOST)))
     if world.random.random() < 0.2:
         await world.clock.sleep(world.random.uniform(0, 2))
         process.crash()
 
 
-async def change_twice(scene: Scene) -> None:
+async def change_twice(sim: QueueSimulation) -> None:
     """Two change it at the same time."""
-    await change_partitions(scene)
-    await change_partitions(scene)
+    await change_partitions(sim)
+    await change_partitions(sim)
 
 
-async def shrink_and_grow_back(scene: Scene) -> None:
+async def shrink_and_grow_back(sim: QueueSimulation) -> None:
     """Somebody takes partitions away, deletes orphans, and gives the queue its partitions back."""
-    assert isinstance(scene, Partitioned)
-    few = scene.world.random.randint(1, 2)
+    assert isinstance(sim, Partitioned)
+    few = sim.world.random.randint(1, 2)
 
     async def work() -> None:
-        means = scene.means()
-        await repartition(scene, means, few)
-        with scene.tried():
-            await orphans(scene.variant.orphans, means, grace=0.01).run()
-        await repartition(scene, means, MOST)
+        deps = sim.deps()
+        await repartition(sim, deps, few)
+        with sim.tried():
+            await orphans(sim.variant.orphans, deps, grace=0.01).run()
+        await repartition(sim, deps, MOST)
 
-    scene.process("operator").spawn(work())
+    sim.process("operator").spawn(work())
 
 
-async def hold_up(scene: Scene) -> None:
+async def hold_up(sim: QueueSimulation) -> None:
     """Somebody stands still for a while, and not long enough to be taken for gone."""
-    victim = scene.world.random.choice([*scene.producers, *scene.collectors])
-    victim.pause(scene.world.random.uniform(0.1, 10))
+    victim = sim.world.random.choice([*sim.producers, *sim.collectors])
+    victim.pause(sim.world.random.uniform(0.1, 10))
 
 
-async def repartition(scene: Partitioned, means: Means, partitions: int) -> None:
+async def repartition(sim: Partitioned, deps: BufferDeps, partitions: int) -> None:
     """Try for a while: it is refused as long as something is left in the queue."""
     for _ in range(4):
         try:
-            await scene.repartition(manifest_path=MANIFEST, means=means, backoff=QUICK).run(partitions)
-        except (Refused, Unavailable):
-            await means.clock.sleep(scene.world.random.uniform(0, 3))
+            await sim.repartition(manifest_path=MANIFEST, deps=deps).run(partitions)
+        except (InvalidCall, Unavailable, OutcomeUnknown):
+            await deps.clock.sleep(sim.world.random.uniform(0, 3))
         else:
-            scene.world.note(f"there are {partitions} partitions")
+            sim.world.note(f"there are {partitions} partitions")
             return
 
 
@@ -186,27 +185,27 @@ class RepartitionKeepsGc(Repartition):
     """Broken on purpose: seals and opens pairs, and leaves their `gc` numbers as they are."""
 
     async def run(self, partitions: int) -> None:
-        store: Store = KeepsGcNumber(self.means.store)  # type: ignore[assignment]  # the rest is passed on
-        means = replace(self.means, store=store)
-        await Repartition(manifest_path=self.manifest_path, means=means, backoff=self.backoff).run(partitions)
+        store: Store = KeepsGcNumber(self.deps.store)  # type: ignore[assignment]  # the rest is passed on
+        deps = replace(self.deps, store=store)
+        await Repartition(manifest_path=self.manifest_path, deps=deps).run(partitions)
 
 
 class RepartitionWhenDrained(Repartition):
     """Broken on purpose: sees that everything is acknowledged, and then writes the new number, without sealing."""
 
     async def run(self, partitions: int) -> None:
-        pairs = [PairFiles.of(Pair.of(self.manifest_path, number), self.means) for number in range(MOST)]
+        pairs = [ManifestPair.of(ManifestKeys.of(self.manifest_path, number), self.deps) for number in range(MOST)]
         for pair in pairs:
             done = (await pair.consumer.read()).manifest.done
             if set((await pair.producer.read()).manifest.pending) - set(done):
-                raise Refused("not drained")
+                raise InvalidCall("not drained")
         for pair in pairs[: max(partitions, 1)]:
             seen = await pair.producer.read()
             with suppress(OutcomeUnknown):
                 await pair.producer.write(seen, replace(seen.manifest, partitions=partitions, gc=seen.manifest.gc + 1))
 
 
-TROUBLES: tuple[Trouble, ...] = (
+TROUBLES: tuple[Disruption, ...] = (
     change_partitions,
     change_twice,
     shrink_and_grow_back,
@@ -222,20 +221,20 @@ def partitions(kind: type[Repartition] = Repartition) -> Scenario:
     """Ingestors and collectors on a queue of 1 to 4 partitions, whose number changes meanwhile."""
 
     async def scenario(world: World) -> None:
-        mode = world.random.choice(list(Mode))
-        shared = WatchedStore(world, ordered=mode is Mode.ORDERED, most_pairs=MOST)
-        scene = Partitioned(world, Variant(), mode, shared, MILD, repartition=kind)
-        scene.start_collector()
-        scene.start_producer()
+        mode = world.random.choice(list(CollectorMode))
+        shared = WatchedStore(world, ordered=mode is CollectorMode.ORDERED, most_pairs=MOST)
+        sim = Partitioned(world, Variant(), mode, shared, MILD, repartition=kind)
+        sim.start_collector()
+        sim.start_producer()
         if world.random.random() < 0.4:  # while nobody has said yet how many partitions there are
             await world.clock.sleep(world.random.uniform(0, 8))
-            await collect_orphans(scene, slowness=SLOW)
+            await collect_orphans(sim, slowness=SLOW)
         for _ in range(world.random.randrange(2, 6)):
             await world.clock.sleep(world.random.expovariate(1))
             if world.random.random() < 0.4:
-                scene.start_producer()
-            await world.random.choice(TROUBLES)(scene)
-        await come_to_rest(scene)
+                sim.start_producer()
+            await world.random.choice(TROUBLES)(sim)
+        await finish(sim)
 
     return scenario
 

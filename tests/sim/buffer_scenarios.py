@@ -1,9 +1,9 @@
 """One queue of one pair: the protocol as it is, and each shorter protocol, which must be caught."""
 
-from lakehead.buffer.consumer import Mode
+from lakehead.buffer.config import CollectorMode
 from tests.faults.store import Fault, Faults
-from tests.sim.buffer_scene import Variant
-from tests.sim.buffer_troubles import ALL, buffer, collect_orphans, crash, newcomer, pause
+from tests.sim.buffer_disruptions import ALL, buffer, collect_orphans, crash, newcomer, pause
+from tests.sim.buffer_support import Variant
 from tests.sim.buffer_variants import (
     AcknowledgesInAnyOrder,
     AppendsAgain,
@@ -22,12 +22,12 @@ from tests.sim.buffer_variants import (
     TrustsNoEpoch,
     from_memory,
 )
-from tests.sim.world import Scenario
+from tests.support.simulation import Scenario
 
 LATE = Faults(
     {
-        Fault.TIMEOUT_LANDS_LATER: 0.2,
-        Fault.TIMEOUT_LANDS_MUCH_LATER: 0.1,
+        Fault.TIMEOUT_APPLIED_LATER: 0.2,
+        Fault.TIMEOUT_APPLIED_MUCH_LATER: 0.1,
         Fault.PRECONDITION: 0.2,
         Fault.UNAVAILABLE: 0.3,
     }
@@ -49,31 +49,31 @@ def no_doubt(variant: Variant) -> Scenario:
 
 
 BUFFER_SOUND: dict[str, Scenario] = {
-    "buffer_ordered": buffer(Variant(), Mode.ORDERED, *ALL),
-    "buffer_competing": buffer(Variant(), Mode.COMPETING, *ALL),
+    "buffer_ordered": buffer(Variant(), CollectorMode.ORDERED, *ALL),
+    "buffer_competing": buffer(Variant(), CollectorMode.COMPETING, *ALL),
     "buffer_late": buffer(Variant(), None, pause, faults=LATE),
-    "buffer_forgetful": buffer(Variant(most_producers=1, most_collectors=1), None, *ALL, faults=FORGETFUL),
-    "buffer_no_doubt": no_doubt(Variant(most_producers=1)),
+    "buffer_forgetful": buffer(Variant(max_producers=1, max_collectors=1), None, *ALL, faults=FORGETFUL),
+    "buffer_no_doubt": no_doubt(Variant(max_producers=1)),
 }
 BUFFER_BROKEN: dict[str, Scenario] = {
-    "buffer_append_again": buffer(Variant(producer=AppendsAgain), Mode.COMPETING, *ALL),
-    "buffer_grown_in_doubt": buffer(Variant(producer=GrowsInDoubt), Mode.COMPETING, pause, faults=LATE),
-    "buffer_numbers_out_of_order": buffer(Variant(producer=AppendsOutOfOrder), Mode.COMPETING, *ALL),
-    "buffer_producers_dropped_by_age": buffer(Variant(producer=DropsProducersByAge), Mode.COMPETING, pause),
-    "buffer_cached_claims": buffer(Variant(consumer=ClaimsFromACachedManifest), Mode.COMPETING, *ALL),
-    "buffer_fresh_claims_skipped": buffer(Variant(consumer=SkipsFreshClaims), Mode.ORDERED, crash, pause),
-    "buffer_no_epoch": buffer(Variant(consumer=TrustsNoEpoch), Mode.ORDERED, pause, newcomer),
-    "buffer_no_owner": buffer(Variant(consumer=TrustsNoEpoch), Mode.COMPETING, pause, newcomer),
-    "buffer_acks_in_any_order": buffer(Variant(consumer=AcknowledgesInAnyOrder, any_order=True), Mode.ORDERED),
+    "buffer_append_again": buffer(Variant(producer=AppendsAgain), CollectorMode.COMPETING, *ALL),
+    "buffer_grown_in_doubt": buffer(Variant(producer=GrowsInDoubt), CollectorMode.COMPETING, pause, faults=LATE),
+    "buffer_numbers_out_of_order": buffer(Variant(producer=AppendsOutOfOrder), CollectorMode.COMPETING, *ALL),
+    "buffer_producers_dropped_by_age": buffer(Variant(producer=DropsProducersByAge), CollectorMode.COMPETING, pause),
+    "buffer_cached_claims": buffer(Variant(consumer=ClaimsFromACachedManifest), CollectorMode.COMPETING, *ALL),
+    "buffer_fresh_claims_skipped": buffer(Variant(consumer=SkipsFreshClaims), CollectorMode.ORDERED, crash, pause),
+    "buffer_no_epoch": buffer(Variant(consumer=TrustsNoEpoch), CollectorMode.ORDERED, pause, newcomer),
+    "buffer_no_owner": buffer(Variant(consumer=TrustsNoEpoch), CollectorMode.COMPETING, pause, newcomer),
+    "buffer_acks_in_any_order": buffer(Variant(consumer=AcknowledgesInAnyOrder, any_order=True), CollectorMode.ORDERED),
     "buffer_stale_claims_kept": buffer(Variant(consumer=KeepsStaleClaims), None, crash),
-    "buffer_data_deleted_last": buffer(Variant(clean_up=DeletesLast), Mode.COMPETING, *ALL),
-    "buffer_clean_up_from_memory": buffer(Variant(told=from_memory), Mode.COMPETING, *ALL),
-    "buffer_unknown_removal_is_done": buffer(Variant(clean_up=TakesUnknownRemovalForDone), Mode.COMPETING),
-    "buffer_orphans_by_age": buffer(Variant(orphans=CollectsByAge), Mode.COMPETING, collect_orphans, pause),
+    "buffer_data_deleted_last": buffer(Variant(clean_up=DeletesLast), CollectorMode.COMPETING, *ALL),
+    "buffer_clean_up_from_memory": buffer(Variant(cleanup_after=from_memory), CollectorMode.COMPETING, *ALL),
+    "buffer_unknown_removal_is_done": buffer(Variant(clean_up=TakesUnknownRemovalForDone), CollectorMode.COMPETING),
+    "buffer_orphans_by_age": buffer(Variant(orphans=CollectsByAge), CollectorMode.COMPETING, collect_orphans, pause),
     "buffer_number_raised_before_listing": buffer(
-        Variant(orphans=RaisesNumberBeforeListing), Mode.COMPETING, collect_orphans, pause
+        Variant(orphans=RaisesNumberBeforeListing), CollectorMode.COMPETING, collect_orphans, pause
     ),
     "buffer_never_cleaned_up": no_doubt(Variant(clean_up=NeverCleansUp)),
-    "buffer_every_conflict_in_doubt": no_doubt(Variant(producer=DoubtsEveryConflict, most_producers=1)),
-    "buffer_one_entry_per_key": buffer(Variant(entry=lambda key, _: key), Mode.COMPETING, *ALL),
+    "buffer_every_conflict_in_doubt": no_doubt(Variant(producer=DoubtsEveryConflict, max_producers=1)),
+    "buffer_one_entry_per_key": buffer(Variant(entry=lambda key, _: key), CollectorMode.COMPETING, *ALL),
 }

@@ -1,4 +1,4 @@
-"""Looking for a seed that breaks a scenario: in this process, or with a pool on every core."""
+"""Searching for a seed that breaks a scenario: in this process, or in a pool of processes."""
 
 import gc
 import logging
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from tests.sim.scenarios import KNOWN
-from tests.sim.world import simulate
 from tests.support.costs import Mechanism, add
+from tests.support.simulation import simulate
 
 CHUNK = 500
 PROGRESS_SECONDS = 2.0
 
 
 def first_broken(name: str, seeds: Iterable[int]) -> int | None:
-    """The first of some seeds that breaks the scenario."""
+    """Return the first of the seeds that breaks the scenario."""
     began, tried, scenario = time.perf_counter(), 0, KNOWN[name]
     logging.disable(logging.WARNING)  # faults are injected by the thousand
     gc.disable()  # a seed leaves little behind; collecting now and then is faster
@@ -35,17 +35,17 @@ def first_broken(name: str, seeds: Iterable[int]) -> int | None:
 
 
 def hunt(name: str, seeds: range, pool: Executor) -> int | None:
-    """The first seed found that breaks the scenario, telling how far it has got meanwhile."""
-    began = told = time.monotonic()
+    """Return the first seed found that breaks the scenario; print progress meanwhile."""
+    began = printed_at = time.monotonic()
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    under_way = [pool.submit(first_broken, name, chunk) for chunk in chunks]
-    for done, each in enumerate(under_way, 1):
+    chunks_running = [pool.submit(first_broken, name, chunk) for chunk in chunks]
+    for done, each in enumerate(chunks_running, 1):
         if (broken := each.result()) is not None:
-            for other in under_way[done:]:
+            for other in chunks_running[done:]:
                 other.cancel()
             return broken
-        if (now := time.monotonic()) - told > PROGRESS_SECONDS:
-            told = now
+        if (now := time.monotonic()) - printed_at > PROGRESS_SECONDS:
+            printed_at = now
             print(f"  {name}: {done * CHUNK:,} of {len(seeds):,} seeds", file=sys.stderr)
     rate = len(seeds) / (time.monotonic() - began)
     print(f"{name}: {len(seeds):,} seeds, nothing found ({rate:,.0f} seeds a second)")

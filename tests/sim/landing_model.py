@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.lake.landing import (
@@ -16,17 +17,18 @@ from lakehead.lake.landing import (
     Fence,
     Head,
     Landing,
+    NewWatermark,
     Numbers,
     Pointer,
-    Reached,
-    Share,
     Snapshot,
     SnapshotId,
     Unit,
-    shares_of,
+    UnitRemainder,
+    remainders_of,
 )
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from tests.sim.world import Violation, World
+from lakehead.state.model import Watermark
+from tests.support.simulation import Violation, World
 
 TABLE = "table"
 LEASE = 1.0
@@ -140,6 +142,10 @@ class Row:
     lease_until: float = 0.0
     landed: SnapshotId | None = None
     acknowledged: bool = False
+    acknowledged_at: float = 0.0
+    opened_at: float = 0.0
+    tries: int = 0
+    given_up: bool = False
 
 
 @dataclass
@@ -153,10 +159,10 @@ class Database:
 
     def remember(self, snapshot: Snapshot) -> None:
         """Record a landing."""
-        for share in snapshot.landing.shares if snapshot.landing else ():
-            self.rows.setdefault(share.unit, Row()).landed = snapshot.id
-            if is_numbered(share.unit):
-                self.ranges.update(span_of(share.unit))
+        for remainder in snapshot.landing.remainders if snapshot.landing else ():
+            self.rows.setdefault(remainder.unit, Row()).landed = snapshot.id
+            if is_numbered(remainder.unit):
+                self.ranges.update(_own(remainder))
 
     def prune(self) -> None:
         """Forget rows that landed and were acknowledged; the window is over, so they do not come again."""
@@ -175,11 +181,13 @@ def is_numbered(unit: Unit) -> bool:
 
 
 def _records(landing: Landing) -> list[int]:
-    return [
-        record for share in landing.shares
-        for start, end in ([_whole(share.unit)] if share.spans is None else share.spans)
-        for record in range(start, end)
-    ]  # fmt: skip
+    return [record for remainder in landing.remainders for record in _own(remainder)]
+
+
+def _own(remainder: UnitRemainder) -> list[int]:
+    """The records that a landing holds of a unit."""
+    spans = [_whole(remainder.unit)] if remainder.spans is None else remainder.spans
+    return [record for start, end in spans for record in range(start, end)]
 
 
 def _whole(unit: Unit) -> tuple[int, int]:
@@ -187,7 +195,9 @@ def _whole(unit: Unit) -> tuple[int, int]:
 
 
 def _units(landing: Landing | None) -> str:
-    return " ".join(f"{share.unit.id}:{share.spans}" for share in landing.shares) if landing else "empty"
+    return (
+        " ".join(f"{remainder.unit.id}:{remainder.spans}" for remainder in landing.remainders) if landing else "empty"
+    )
 
 
 @dataclass
@@ -198,11 +208,13 @@ class Wire:
     lost: float = 0.0
     silent_until: float = 0.0
     outages: int = 0
+    longest: float = inf
+    """No call takes longer, in seconds."""
 
     async def delay(self) -> None:
         """Let a call take its time. Raises `Unavailable` if nobody answers any more: nothing was changed."""
         before = self.outages
-        await self.world.clock.sleep(0.01 * self.world.random.paretovariate(1.5))
+        await self.world.clock.sleep(min(self.longest, 0.01 * self.world.random.paretovariate(1.5)))
         if before != self.outages or self.world.clock.monotonic() < self.silent_until:
             raise Unavailable("nobody answers")
 
@@ -245,7 +257,7 @@ class ModelTable:
             raise HistoryBroken(f"{upto} does not lead back to {after}")
         return chain[::-1]
 
-    async def publish(self, staged: Staged[Files], at: Head) -> None:
+    async def publish(self, staged: Staged[Files], at: Head) -> Head:
         await self.wire.delay()
         drawn = self.wire.world.random.random()
         if drawn < self.wire.lost:
@@ -256,7 +268,9 @@ class ModelTable:
                 self.wire.world.process("late commit").spawn(self._later(staged, at))
             raise OutcomeUnknown(f"commit at {at}: {fate}")
         self.lake.commit(at, staged.rows, staged.landing)
+        head = self.lake.head
         await self.wire.answer()
+        return head
 
     async def _later(self, staged: Staged[Files], at: Head) -> None:
         await self.wire.world.clock.sleep(self.wire.world.random.uniform(0, 1))
@@ -273,6 +287,7 @@ class ModelProgress:
     database: list[Database]
     wire: Wire
     owner: str
+    lease: float = LEASE
 
     @property
     def now(self) -> Database:
@@ -298,25 +313,30 @@ class ModelProgress:
             self.now.remember(snapshot)
         self.now.pointer = to
 
-    async def plan(self, _table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+    async def watermark(self, _table: str) -> Watermark | None:
+        raise AssertionError("units of a queue come in any order")
+
+    async def plan(
+        self, _table: str, *, at: SnapshotId | None, units: Sequence[Unit]
+    ) -> Sequence[UnitRemainder] | None:
         await self.wire.delay()
         if self.now.pointer.snapshot != at:
             return None
         ours = [unit for unit in units if self.holds(unit)]
         for unit in ours:
-            self.now.rows[unit].lease_until = self.wire.world.clock.monotonic() + LEASE
-        shares = self.own_records([unit for unit in ours if self.now.rows[unit].landed is None])
+            self.now.rows[unit].lease_until = self.wire.world.clock.monotonic() + self.lease
+        remainders = self.own_records([unit for unit in ours if self.now.rows[unit].landed is None])
         await self.wire.delay()
-        return shares
+        return remainders
 
     def holds(self, unit: Unit) -> bool:
         row = self.now.rows.get(unit)
-        return row is not None and row.owner == self.owner
+        return row is not None and row.owner == self.owner and not row.given_up
 
-    def own_records(self, units: Sequence[Unit]) -> list[Share]:
+    def own_records(self, units: Sequence[Unit]) -> list[UnitRemainder]:
         """Give each unit the records that no landing has, nor a unit before it in this one."""
         numbered = [replace(unit, numbers=Numbers("", *_whole(unit))) if is_numbered(unit) else unit for unit in units]
-        return list(shares_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]}))
+        return list(remainders_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]}))
 
     async def acknowledge(self, units: Sequence[Unit], queue: set[Unit]) -> None:
         """Take from the queue what has landed."""
@@ -356,24 +376,33 @@ class ModelLedger:
 
 @dataclass
 class ModelStager:
-    """`Stager` over the model: one file for each landing."""
+    """`Stager` over the model: one file for each landing. It leaves out what cannot be read."""
 
     lake: Lake
     wire: Wire
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """How often a unit, by its id, cannot be read yet."""
 
-    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[Files]:
+    async def stage(
+        self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
+    ) -> Staged[Files]:
         await self.wire.delay()
-        landing = Landing(token, tuple(shares), reached=reached)
+        landing = Landing(token, tuple(filter(self._is_readable, remainders)), new_watermark=new_watermark)
         number = next(self.lake.numbers)
         self.lake.files[number] = landing
         self.lake.staged_at[number] = self.wire.world.clock.monotonic()
         await self.wire.delay()
         return Staged(frozenset([number]), landing, fence.head)
 
-    def still_good(self, staged: Staged[Files], at: Head) -> bool:
+    def _is_readable(self, remainder: UnitRemainder) -> bool:
+        left = self.unreadable.get(remainder.unit.id, 0)
+        self.unreadable[remainder.unit.id] = left - 1
+        return left <= 0
+
+    def is_publishable_at(self, staged: Staged[Files], at: Head) -> bool:
         return staged.at.sweep == at.sweep
 
-    async def is_there(self, staged: Staged[Files]) -> bool:
+    async def is_still_stored(self, staged: Staged[Files]) -> bool:
         await self.wire.delay()
         there = staged.rows <= self.lake.files.keys()
         await self.wire.delay()

@@ -6,11 +6,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakehead.errors import OutcomeUnknown, Unavailable
-from lakehead.lake.landing import NOWHERE, Fence, Head, Landing, Reached, Share, Snapshot, SnapshotId, Unit
+from lakehead.lake.landing import (
+    ANY_WATERMARK,
+    NO_WATERMARK,
+    AnyWatermark,
+    Fence,
+    Head,
+    NewWatermark,
+    Snapshot,
+    SnapshotId,
+    Unit,
+    UnitRemainder,
+)
 from lakehead.lake.landing import Pointer as PointerTo
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from lakehead.lake.protocol import LOOK_AFTER, Lander, Reaching
-from lakehead.storage.backoff import Backoff
+from lakehead.lake.protocol import VERIFY_STAGED_AFTER, Lander
+from lakehead.retry import Backoff
+from lakehead.state.model import Watermark
 from tests.sim.landing_model import (
     Database,
     Files,
@@ -29,7 +41,7 @@ from tests.sim.landing_model import (
     sweep,
     unlanded,
 )
-from tests.sim.world import Process, Scenario, Violation, World
+from tests.support.simulation import Process, Scenario, Violation, World
 
 WORKERS = ("a", "b", "c")
 UNITS = tuple(Unit(name) for name in ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26"))
@@ -48,8 +60,10 @@ class Variant:
     table: type[ModelTable] = ModelTable
     sweep_fences: bool = True
     rebuild_records: bool = True
-    look_after: timedelta = LOOK_AFTER
+    verify_staged_after: timedelta = VERIFY_STAGED_AFTER
     rebuild_checks: bool = True
+    unreadable: bool = False
+    """Whether some units cannot be read at first, and some never."""
     may_stop: bool = False
     """Whether something happens that only an operator can decide; else a fence that stops is a fault."""
 
@@ -65,6 +79,8 @@ class Scene:
     database: list[Database] = field(default_factory=lambda: [Database()])
     queue: set[Unit] = field(default_factory=lambda: set(UNITS))
     """Messages that nobody has acknowledged: they come again and again."""
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """How often each unit cannot be read yet, by its id."""
     processes: list[Process] = field(default_factory=list)
     lost: bool = False
     """Whether the state was lost or brought back and is not rebuilt yet: then a fence may stop."""
@@ -85,11 +101,11 @@ async def work(name: str, scene: Scene) -> None:
         table=variant.table(lake, wire),
         progress=progress,
         ledger=ModelLedger(lake, wire),
-        stager=ModelStager(lake, wire),
+        stager=ModelStager(lake, wire, scene.unreadable),
         clock=world.clock,
         random=world.random,
         backoff=Backoff(attempts=5, first_seconds=0.02),
-        look_after=variant.look_after,
+        verify_staged_after=variant.verify_staged_after,
     )
     for _ in range(8):
         began = world.clock.monotonic()
@@ -120,7 +136,7 @@ async def drain(scene: Scene) -> None:
         table=ModelTable(lake, quiet),
         progress=progress,
         ledger=ModelLedger(lake, quiet),
-        stager=ModelStager(lake, quiet),
+        stager=ModelStager(lake, quiet, scene.unreadable),
         clock=scene.world.clock,
         random=scene.world.random,
         backoff=Backoff(),
@@ -140,7 +156,8 @@ async def drain(scene: Scene) -> None:
     again = {unit for unit in UNITS if unlanded(lake, [unit])}
     scene.queue |= again
     await lander.land(await progress.acquire(UNITS, scene.queue))
-    if missing := unlanded(lake, UNITS):
+    readable = [unit for unit in UNITS if scene.unreadable.get(unit.id, 0) <= 0]
+    if missing := unlanded(lake, readable):
         raise Violation(f"records {missing} are not in the table")
     lake.check()
 
@@ -153,6 +170,8 @@ def landing(variant: Variant, *troubles: Trouble, lost: float = 0.1) -> Scenario
 
     async def scenario(world: World) -> None:
         scene = Scene(world, variant, Lake(world), Wire(world, lost))
+        if variant.unreadable:
+            scene.unreadable.update({unit.id: world.random.choice([0, 0, 1, 1_000]) for unit in UNITS})
         for name in WORKERS:
             scene.start(name)
         for _ in range(world.random.randrange(6)):
@@ -326,34 +345,46 @@ QUIET: tuple[Trouble, ...] = (crash, pause, sweeping, our_expiry, pruning)
 class PlansBeforeTheFence(Lander[Files]):
     """Broken on purpose: decides what to land before it has settled what others landed."""
 
-    async def land(self, units: Sequence[Unit], *, reached: Reached | Reaching = NOWHERE) -> Landing | None:
-        assert isinstance(reached, Reached), "the model's workers know it before the fence"
+    async def land(
+        self,
+        units: Sequence[Unit],
+        *,
+        new_watermark: NewWatermark = NO_WATERMARK,
+        expected: Watermark | AnyWatermark | None = ANY_WATERMARK,
+    ) -> Staged[Files] | None:
+        del expected
         for _ in self.backoff.pauses(self.random):
             seen = await self.progress.pointer(self.table.uuid)
-            shares = await self.progress.plan(self.table.uuid, at=seen.snapshot, units=units)
+            remainders = await self.progress.plan(self.table.uuid, at=seen.snapshot, units=units)
             fence = await self.fence()
-            if not shares:
+            if not remainders:
                 return None
-            staged = await self.stager.stage(shares, token="token", reached=reached, fence=fence)
+            staged = await self.stager.stage(remainders, token="token", new_watermark=new_watermark, fence=fence)
             try:
                 await self.table.publish(staged, fence.head)
             except Exception:  # noqa: BLE001, S112 - it is broken, after all
                 continue
             await self.fence()
-            return staged.landing
+            return staged
         return None
 
 
 class TakesUnknownForNo(Lander[Files]):
     """Broken on purpose: after a commit without an answer it publishes again, and does not look for it first."""
 
-    async def land(self, units: Sequence[Unit], *, reached: Reached | Reaching = NOWHERE) -> Landing | None:
-        assert isinstance(reached, Reached), "the model's workers know it before the fence"
+    async def land(
+        self,
+        units: Sequence[Unit],
+        *,
+        new_watermark: NewWatermark = NO_WATERMARK,
+        expected: Watermark | AnyWatermark | None = ANY_WATERMARK,
+    ) -> Staged[Files] | None:
+        del expected
         fence = await self.fence()
-        shares = await self.progress.plan(self.table.uuid, at=fence.head.snapshot, units=units)
-        if not shares:
+        remainders = await self.progress.plan(self.table.uuid, at=fence.head.snapshot, units=units)
+        if not remainders:
             return None
-        staged = await self.stager.stage(shares, token="token", reached=reached, fence=fence)
+        staged = await self.stager.stage(remainders, token="token", new_watermark=new_watermark, fence=fence)
         head = fence.head
         for _ in self.backoff.pauses(self.random):
             try:
@@ -364,17 +395,39 @@ class TakesUnknownForNo(Lander[Files]):
             except Moved:
                 return None
             await self.fence()
-            return staged.landing
+            return staged
         return None
+
+
+class PublishesWhatIsLeft(Lander[Files]):
+    """Broken on purpose: lands what could be read as it was planned, though it was cut by what could not be read."""
+
+    async def land(
+        self,
+        units: Sequence[Unit],
+        *,
+        new_watermark: NewWatermark = NO_WATERMARK,
+        expected: Watermark | AnyWatermark | None = ANY_WATERMARK,
+    ) -> Staged[Files] | None:
+        del expected
+        fence = await self.fence()
+        remainders = await self.progress.plan(self.table.uuid, at=fence.head.snapshot, units=units)
+        if not remainders:
+            return None
+        staged = await self.stager.stage(remainders, token="token", new_watermark=new_watermark, fence=fence)
+        with suppress(Moved):
+            await self.table.publish(staged, fence.head)
+        await self.fence()
+        return staged
 
 
 class ForgetsTheSweep(ModelTable):
     """Broken on purpose: requires main where it was, and a sweep does not move main."""
 
-    async def publish(self, staged: Staged[Files], at: Head) -> None:
+    async def publish(self, staged: Staged[Files], at: Head) -> Head:
         if self.lake.main != at.snapshot:
             raise Moved("main has moved")
-        await super().publish(staged, self.lake.head)
+        return await super().publish(staged, self.lake.head)
 
 
 class TrustsTheTag(ModelTable):
@@ -392,7 +445,7 @@ class TrustsTheTag(ModelTable):
 class PlansWhereverThePointerIs(ModelProgress):
     """Broken on purpose: plans by what the state knows, without asking whether it knows it up to the fenced head."""
 
-    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[Share] | None:
+    async def plan(self, table: str, *, at: SnapshotId | None, units: Sequence[Unit]) -> Sequence[UnitRemainder] | None:
         del at
         return await super().plan(table, at=self.now.pointer.snapshot, units=units)
 
@@ -400,7 +453,7 @@ class PlansWhereverThePointerIs(ModelProgress):
 class HeadBeforePointer(Lander[Files]):
     """Broken on purpose: reads main's head before the pointer, which may then be past it."""
 
-    async def fence(self) -> Fence:
+    async def fence(self, head: Head | None = None) -> Fence:
         while True:
             head = await self.table.head()
             pointer = await self.progress.pointer(self.table.uuid)
@@ -437,12 +490,12 @@ class PlansOnAnOldLease(ModelProgress):
 class LandsOverlapsTwice(ModelProgress):
     """Broken on purpose: looks at what has landed, but not at the units beside it in the same landing."""
 
-    def own_records(self, units: Sequence[Unit]) -> list[Share]:
-        return [share for unit in units for share in super(LandsOverlapsTwice, self).own_records([unit])]
+    def own_records(self, units: Sequence[Unit]) -> list[UnitRemainder]:
+        return [remainder for unit in units for remainder in super(LandsOverlapsTwice, self).own_records([unit])]
 
 
 STOPPABLE = Variant(may_stop=True)
-LOOKS = Variant(look_after=timedelta(seconds=CLEANED_AFTER / 2))
+LOOKS = Variant(verify_staged_after=timedelta(seconds=CLEANED_AFTER / 2))
 
 LANDING_SOUND: dict[str, Scenario] = {
     "landing": landing(Variant(), *QUIET, forgotten_metadata),
@@ -450,6 +503,7 @@ LANDING_SOUND: dict[str, Scenario] = {
     "landing_with_outages": landing(Variant(), *QUIET, outage, outage),
     # Without pauses and late commits: what is removed between the look and the commit is lost, as with any writer.
     "landing_with_foreign_cleanup": landing(LOOKS, crash, sweeping, our_expiry, outage, foreign_cleanup, lost=0),
+    "landing_with_unreadable_units": landing(Variant(unreadable=True), *QUIET),
     "landing_with_rollback": landing(STOPPABLE, *QUIET, rollback),
     "landing_with_foreign_expiry": landing(Variant(), *QUIET, foreign_commits, foreign_expiry),
     "landing_with_forgotten_history": landing(
@@ -478,4 +532,5 @@ LANDING_BROKEN: dict[str, Scenario] = {
     "landing_unknown_taken_for_no": landing(Variant(lander=TakesUnknownForNo), *QUIET, outage),
     "landing_cleanup_unnoticed": landing(Variant(), crash, sweeping, foreign_cleanup, lost=0),
     "landing_overlaps": landing(Variant(progress=LandsOverlapsTwice), *QUIET),
+    "landing_cut_by_what_is_left_out": landing(Variant(lander=PublishesWhatIsLeft, unreadable=True), *QUIET),
 }

@@ -1,4 +1,4 @@
-"""All scenarios by name: those that hold under every seed, and those that are broken on purpose and must be caught."""
+"""All scenarios by name: those that hold with every seed, and those that are broken on purpose and must be caught."""
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.ports import HistoryBroken
@@ -8,23 +8,28 @@ from tests.sim.buffer_pipelines import PIPELINES
 from tests.sim.buffer_prefix import PREFIX_SOUND
 from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
+from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
+from tests.sim.queue_scenarios import QUEUES_SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN, STORAGE_SOUND
-from tests.sim.world import Scenario, Violation
+from tests.support.simulation import Scenario, Violation
 
 SOUND: dict[str, Scenario] = {
     **STORAGE_SOUND,
     **LANDING_SOUND,
+    **CONSUME_SOUND,
     **BUFFER_SOUND,
     **PIPELINES,
     **PARTITIONS_SOUND,
     **PREFIX_SOUND,
     **QUARANTINE_SOUND,
     **CANCELLED_SOUND,
+    **QUEUES_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
     **LANDING_BROKEN,
+    **CONSUME_BROKEN,
     **BUFFER_BROKEN,
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,
@@ -32,4 +37,4 @@ BROKEN: dict[str, Scenario] = {
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 
 CAUGHT_WITH = (Violation, Misconfigured, HistoryBroken)
-"""What tells of a broken scenario: an invariant, the probe that refuses the store, or a history that leads nowhere."""
+"""What a broken scenario raises: a violated invariant, a probe that refuses the store, or a broken history."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import SeededIds
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Created, Exists, Replaced, Store, Version
 from lakehead.storage.probe import probe
 from tests.faults.store import NO_FAULTS, Faults
-from tests.sim.world import Process, Scenario, Violation, World, until_sure
+from tests.support.simulation import Process, Scenario, Violation, World, until_sure
 
 CLIENTS = "abcd"
 KEY = "queue/manifest.json"

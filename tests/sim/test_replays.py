@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.sim.scenarios import KNOWN
-from tests.sim.world import simulate
 from tests.support.effort import effort
+from tests.support.simulation import simulate
 
 SAMPLE = effort(10, soak=25)
 
@@ -42,7 +42,7 @@ def test_a_seed_replays_to_the_same_trace_in_another_process(name: str, traces_e
 _PRINT_TRACES = """
 import json, sys
 from tests.sim.scenarios import KNOWN
-from tests.sim.world import simulate
+from tests.support.simulation import simulate
 seeds = range(int(sys.argv[1]))
 print(json.dumps({name: [simulate(scenario, seed).trace for seed in seeds] for name, scenario in KNOWN.items()}))
 """

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from lakehead.errors import OutcomeUnknown, Unavailable
-from lakehead.storage.memory import MemoryStore
-from lakehead.storage.writes import Refused
+from lakehead.storage.memory_store import MemoryStore
+from lakehead.storage.reliable_writes import WriteRefused
 from tests.faults.store import Fault, Faults, FaultStore
-from tests.sim.loop import Deadlock, Livelock, Unseen
 from tests.sim.scenarios import SOUND
-from tests.sim.world import SimulatedClock, World, simulate
+from tests.support.simulated_loop import Deadlock, Livelock, Unseen
+from tests.support.simulation import SimulatedClock, World, simulate
 
 
 def test_time_jumps_to_the_next_timer() -> None:
@@ -216,10 +216,10 @@ def test_waiting_for_processes_ends_at_its_deadline_though_nothing_else_happens(
 def test_faults_can_change_while_a_client_runs() -> None:
     async def scenario(world: World) -> None:
         store = world.faulty(MemoryStore(clock=world.clock), Faults({Fault.PRECONDITION: 1.0}))
-        with pytest.raises(Refused):
-            await store.attempt("key", b"body", nonce="n", expected=None)
+        with pytest.raises(WriteRefused):
+            await store.network.write_once("key", b"body", nonce="n", expected=None)
         store.change_faults(Faults({}, lost_reads=1.0))
-        await store.attempt("key", b"body", nonce="n", expected=None)
+        await store.network.write_once("key", b"body", nonce="n", expected=None)
         with pytest.raises(Unavailable):
             await store.get("key")
 
@@ -283,13 +283,13 @@ def test_every_fault_happens_and_leaves_what_its_name_says(fault: Fault) -> None
         shared = MemoryStore(clock=world.clock)
         store = world.faulty(shared, Faults({fault: 1.0}))
         refusal = fault in (Fault.CONFLICT, Fault.PRECONDITION, Fault.PRECONDITION_APPLIED)
-        with pytest.raises(Refused if refusal else OutcomeUnknown):
-            await store.attempt("key", b"body", nonce="n", expected=None)
+        with pytest.raises(WriteRefused if refusal else OutcomeUnknown):
+            await store.network.write_once("key", b"body", nonce="n", expected=None)
         applied = await shared.get("key") is not None
         assert applied == (fault in (Fault.UNAVAILABLE_APPLIED, Fault.TIMEOUT_APPLIED, Fault.PRECONDITION_APPLIED))
         await world.clock.sleep(1_000_000)
         landed = await shared.get("key") is not None
-        assert landed == (applied or fault in (Fault.TIMEOUT_LANDS_LATER, Fault.TIMEOUT_LANDS_MUCH_LATER))
+        assert landed == (applied or fault in (Fault.TIMEOUT_APPLIED_LATER, Fault.TIMEOUT_APPLIED_MUCH_LATER))
 
     assert simulate(scenario, 1).failure is None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 # What commands load when they need it.
-import lakehead.lake.table
+import lakehead.lake.iceberg_table
 import lakehead.maintain.rebuild
 import lakehead.maintain.sweep
 import lakehead.run.ingestion  # noqa: F401 - see above

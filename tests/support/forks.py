@@ -23,6 +23,7 @@ FORKS.set_forkserver_preload(
     [
         "__main__",
         "tests.chaos.buffer_child",
+        "tests.chaos.consume_child",
         "tests.chaos.file_sink_child",
         "tests.chaos.landing_child",
         "tests.chaos.local_store_child",

@@ -1,1 +1,1 @@
-"""A durable buffer on object storage: ingestors store batches, a queue of two manifests tells collectors of them."""
+"""A durable buffer on object storage: ingestors store batches, a queue of two manifests passes them to collectors."""

@@ -1,14 +1,14 @@
-"""How much may be in memory and not yet durable."""
+"""The limit on bytes that are in memory and not yet durable."""
 
 import asyncio
 
-from lakehead.buffer.counts import Counts
+from lakehead.buffer.counts import BufferCounts
 
 
 class ByteBudget:
-    """Counts unflushed bytes, and lets callers wait until there are few enough."""
+    """Counts unflushed bytes, and lets callers wait until they are below the limit."""
 
-    def __init__(self, limit: int, counts: Counts) -> None:
+    def __init__(self, limit: int, counts: BufferCounts) -> None:
         self.taken = 0
         self._limit = limit
         self._counts = counts
@@ -20,8 +20,8 @@ class ByteBudget:
         return self.taken > self._limit
 
     @property
-    def is_left(self) -> bool:
-        """Whether a caller that waits may go on."""
+    def has_space(self) -> bool:
+        """Whether a waiting caller may go on."""
         return self.taken < self._limit or not self.taken
 
     def take(self, size: int) -> None:
@@ -30,19 +30,19 @@ class ByteBudget:
         self._counts.bytes_unflushed += size
 
     def give_back(self, size: int) -> None:
-        """Count bytes that are durable, or given up."""
+        """Stop counting bytes that have become durable, or have failed."""
         self.taken -= size
         self._counts.bytes_unflushed -= size
         self.wake()
 
     async def changed(self) -> None:
-        """Wait until something was given back."""
+        """Wait until bytes were given back."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(woken)
         await woken
 
     def wake(self) -> None:
-        """Let everybody who waits look again."""
+        """Wake all callers of `changed`."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():

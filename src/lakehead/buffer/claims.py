@@ -1,70 +1,70 @@
-"""Claims, and what the consumer manifest becomes with them. Nothing here does I/O."""
+"""Claims, and how they change the consumer manifest. Nothing here does I/O."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
-from lakehead.buffer.errors import Forgotten
+from lakehead.buffer.errors import OutcomeLost
 from lakehead.wire.queue_manifests import ConsumerManifest
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedBatch:
-    """A batch that was set aside instead of being handed out, for the count of bad ones in a row."""
+    """A batch that went to quarantine instead of being handed out, for counting bad batches in a row."""
 
     bad: bool
-    """Whether because it could not be read."""
+    """Whether it went there because it could not be read."""
 
-    begins_row: bool
-    """Whether the one that its collector read before it was good. That one may be acknowledged much later."""
+    starts_row: bool
+    """Whether the batch that its collector read before it was good. That one may be acknowledged much later."""
 
     def count(self, before: int) -> int:
-        """How many bad ones there are in a row with this one."""
-        return (0 if self.begins_row else before) + self.bad
+        """Return the number of bad batches in a row including this one."""
+        return (0 if self.starts_row else before) + self.bad
 
 
-NOTHING: Mapping[str, SkippedBatch] = MappingProxyType({})
+NONE_SKIPPED: Mapping[str, SkippedBatch] = MappingProxyType({})
 
 
 class ClaimState(Enum):
-    """What has become of a claim."""
+    """The state of a claim."""
 
     HELD = "held"
     ACKNOWLEDGED = "acknowledged"
     RELEASED = "released"
-    FORGOTTEN = "forgotten"
-    """It is done, and nobody can tell any more whether by our acknowledgement, which was left without an answer."""
+    OUTCOME_LOST = "outcome lost"
+    """It is acknowledged, but it can no longer be found out whether by us: the response to our own ack was lost."""
 
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A location that is ours until we acknowledge it, release it or lose it."""
+    """A location that belongs to one collector until it is acknowledged, released or taken over."""
 
     location: str
     epoch: int
-    """The epoch in which it was claimed, for a sink to compare: a later one has overtaken it."""
+    """The epoch in which it was claimed. A sink may compare epochs: a collector with a later one has taken over."""
 
     deliveries: int = 1
-    """How often the location was claimed, this time included."""
+    """How often the location was claimed, including this time."""
 
     handed_out: bool = False
-    """Whether the application has it, or had it."""
+    """Whether the batch was given to the application."""
 
     state: ClaimState = ClaimState.HELD
 
 
-def check_not_forgotten(claim: Claim) -> None:
-    """Raise `Forgotten` for a claim of which nobody can tell any more who acknowledged it."""
-    if claim.state is ClaimState.FORGOTTEN:
-        raise Forgotten(
-            f"{claim.location} is acknowledged. Whether by this collector, whose acknowledgement was left without an "
-            "answer, or by one that took over meanwhile, cannot be found out any more. Do not repeat it."
+def check_outcome_known(claim: Claim) -> None:
+    """Raise `OutcomeLost` for a claim whose acknowledgement can no longer be attributed."""
+    if claim.state is ClaimState.OUTCOME_LOST:
+        raise OutcomeLost(
+            f"{claim.location} is acknowledged, but it cannot be found out whether by this collector, which got no "
+            "response, or by one that took over meanwhile. Do not repeat the call."
         )
 
 
-def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:
-    """With a heartbeat for everything that is held."""
+def with_heartbeat(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered: bool) -> ConsumerManifest:
+    """Return the manifest with new timestamps for everything that is held."""
     claimed = {**now.claimed, **{location: at_ms for location in held if location in now.claimed}}
     return replace(now, claimed=claimed, heartbeat=at_ms if ordered else now.heartbeat)
 
@@ -72,7 +72,7 @@ def refreshed(now: ConsumerManifest, held: Iterable[str], at_ms: int, *, ordered
 def with_claims(
     now: ConsumerManifest, claims: Sequence[Claim], owner: str, at_ms: int, pending: Collection[str]
 ) -> ConsumerManifest:
-    """With new claims, each counted as a delivery. Counts of what is pending no more are dropped."""
+    """Return the manifest with new claims and their delivery counts; counts of locations not pending are dropped."""
     names = [claim.location for claim in claims]
     counted = {**now.deliveries, **{claim.location: claim.deliveries for claim in claims}}
     return replace(
@@ -83,22 +83,22 @@ def with_claims(
     )
 
 
-def with_done(now: ConsumerManifest, ours: Sequence[str], skipped: Mapping[str, SkippedBatch]) -> ConsumerManifest:
-    """With claims turned into done locations; `skipped` has those of them that were set aside."""
+def with_done(now: ConsumerManifest, locations: Sequence[str], skipped: Mapping[str, SkippedBatch]) -> ConsumerManifest:
+    """Return the manifest with claimed locations moved to `done`; `skipped` has those that went to quarantine."""
     bad = now.bad_in_a_row
-    for location in ours:
+    for location in locations:
         bad = skipped[location].count(bad) if location in skipped else 0
-    gone = set(ours)
+    gone = set(locations)
     return replace(
         _without(now, gone),
-        done=(*now.done, *ours),
+        done=(*now.done, *locations),
         deliveries={location: count for location, count in now.deliveries.items() if location not in gone},
         bad_in_a_row=bad,
     )
 
 
 def with_released(now: ConsumerManifest, claims: Sequence[Claim]) -> ConsumerManifest:
-    """Without claims. What was never handed out does not count as delivered."""
+    """Return the manifest without these claims. What was not handed out does not count as a delivery."""
     deliveries = dict(now.deliveries)
     for claim in claims:
         if not claim.handed_out and deliveries.get(claim.location, 0) > 0:

@@ -1,98 +1,91 @@
-"""One collector's hold on one pair of manifests: claim, keep alive, acknowledge, and notice when it is lost.
+"""One collector's claims in one partition: claim, heartbeat, acknowledge, release, and notice a takeover.
 
-Safety comes from owner and epoch, which are checked inside of the compare-and-set of every write; clocks only decide
-when it is worth trying to take over.
+Safety comes from owner and epoch, which are checked inside the compare-and-set of every write. Clocks only decide when
+a takeover is attempted.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from lakehead.buffer.claims import (
-    NOTHING,
+    NONE_SKIPPED,
     Claim,
     ClaimState,
     SkippedBatch,
-    check_not_forgotten,
-    refreshed,
+    check_outcome_known,
     with_claims,
     with_done,
+    with_heartbeat,
     with_released,
 )
+from lakehead.buffer.compare_and_set import contended, until_written
+from lakehead.buffer.config import CollectorMode
 from lakehead.buffer.consumer_file import ConsumerFile
-from lakehead.buffer.errors import Contended, Fenced
-from lakehead.buffer.holdings import Holdings, Sent
-from lakehead.buffer.manifests import PairFiles, Stored
-from lakehead.buffer.means import Means
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.errors import Fenced
+from lakehead.buffer.held_claims import HeldClaims, UnconfirmedWrite
+from lakehead.buffer.manifests import ManifestPair, StoredManifest
 from lakehead.buffer.staleness import Staleness
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
-from lakehead.storage.backoff import Backoff
-from lakehead.wire.queue_manifests import ConsumerManifest, remember
+from lakehead.wire.queue_manifests import ConsumerManifest, record_last_number
 
-CLAIMS = Backoff(attempts=20, first_seconds=0.02, cap_seconds=1.0)
-MOST_COLLECTORS = 64
+MAX_COLLECTORS = 64
 """How many collectors' last acknowledgements a manifest keeps."""
 
+ADVICE = "Try again later, with fewer collectors or more partitions."
 
-class Mode(Enum):
-    """How many collectors may read a queue at once."""
-
-    ORDERED = "ordered"
-    """One at a time, in the order of the queue, also across fail-over."""
-
-    COMPETING = "competing"
-    """Any number; no order across fail-over."""
+T = TypeVar("T")
 
 
 class Consumer:
-    """What one collector holds in one pair. Calls wait for each other."""
+    """The claims of one collector in one partition. Calls that change them wait for each other."""
 
     def __init__(
         self,
-        files: PairFiles,
-        means: Means,
+        pair: ManifestPair,
+        deps: BufferDeps,
         *,
-        mode: Mode,
+        mode: CollectorMode,
         timeout: float,
-        backoff: Backoff = CLAIMS,
-        most_collectors: int = MOST_COLLECTORS,
+        max_collectors: int = MAX_COLLECTORS,
     ) -> None:
-        self.files = files
-        self.id = means.ids.uuid()
+        self.pair = pair
+        self.id = deps.ids.uuid()
         self._mode = mode
-        self._means = means
-        self._backoff = backoff
+        self._deps = deps
+        self._backoff = deps.retries.consumer
         self._timeout = timeout
-        self._staleness = Staleness(timeout, means.clock)
-        self._most_collectors = most_collectors
-        self._holdings = Holdings(self.id, means.counts, ordered=mode is Mode.ORDERED, most_collectors=most_collectors)
-        self._file = ConsumerFile(files.consumer, self._holdings, means.clock)
+        self._staleness = Staleness(timeout, deps.clock)
+        self._max_collectors = max_collectors
+        self._claims = HeldClaims(
+            self.id, deps.counts, ordered=mode is CollectorMode.ORDERED, max_collectors=max_collectors
+        )
+        self._file = ConsumerFile(pair.consumer, self._claims, deps.clock)
         self._number = 0
         self._fenced: Fenced | None = None
-        self._turn = asyncio.Lock()
-        """For whoever changes what is held; a heartbeat does not wait for it."""
+        self._lock = asyncio.Lock()
+        """Held while claims are changed; a heartbeat does not wait for it."""
 
     @property
     def held(self) -> Mapping[str, Claim]:
-        """What we hold, in the order in which we claimed it."""
-        return self._holdings.held
+        """The claims that we hold, by location, in the order in which they were claimed."""
+        return self._claims.held
 
     @property
-    def forgotten(self) -> Collection[str]:
-        """What we may have acknowledged, and the manifest has no trace of that any more: `ack` finds out."""
-        return self._holdings.forgotten.keys()
+    def lost_acks(self) -> Collection[str]:
+        """Locations whose ack got no response and left no trace in the manifest: call `ack` again to resolve them."""
+        return self._claims.lost_acks.keys()
 
     @property
     def epoch(self) -> int | None:
-        """In ordered mode, the epoch in which the queue is ours."""
-        return self._holdings.epoch
+        """In ordered mode, the epoch in which we own the queue."""
+        return self._claims.epoch
 
     @property
     def bad_in_a_row(self) -> int:
-        """How many bad batches were acknowledged last, as far as we have seen."""
+        """How many bad batches were acknowledged last, as of the manifest that we last read or wrote."""
         return self._file.bad_in_a_row
 
     @property
@@ -100,201 +93,198 @@ class Consumer:
         """Whether we know that another collector has taken over."""
         return self._fenced is not None
 
-    async def claim(self, most: int) -> list[Claim]:
-        """Claim up to that many of the next locations; none if there are none, or if another collector has them.
+    async def claim(self, limit: int) -> list[Claim]:
+        """Claim up to `limit` of the next locations; an empty list if there are none or another collector has them.
 
-        Raises `Fenced`, or `Unavailable`, and then it can be tried again.
+        Raises `Fenced`; `Unavailable`, and then the call can be repeated.
         """
-        async with self._turn:
-            for pause in self._backoff.pauses(self._means.random):
-                await self._wait(pause)
-                # In this order: what is still pending in the second read is done in the first, or nobody has done it.
-                seen = await self._read()
-                pending = await self._pending()
-                entered = self._entered(seen.manifest)
-                if entered is None:
-                    return []
-                chosen = self._claimable_at_once(self._chosen(pending, entered)[:most], entered)
-                if not chosen and entered is seen.manifest:
-                    return []
-                claims = [
-                    Claim(location, entered.epoch, self._delivered_before(location, entered) + 1) for location in chosen
-                ]
-                becomes = with_claims(
-                    self._refreshed(entered), claims, self.id, self._staleness.now_ms(), frozenset(pending)
-                )
-                with suppress(OutcomeUnknown):  # if it has landed, or lands yet, the next read shows it as ours
-                    if await self._file.write(seen, becomes):
-                        self._holdings.hold(claims, entered.epoch)
-                        return claims
-            raise self._contended("claim from")
+        async with self._lock:
+            return await self._until_written(lambda: self._claim_once(limit), "claim from")
 
-    async def ack(self, locations: Iterable[str], skipped: Mapping[str, SkippedBatch] = NOTHING) -> int:
-        """Mark locations as done, in one write; how many done locations wait for a clean-up then.
+    async def _claim_once(self, limit: int) -> list[Claim] | None:
+        # In this order: what is still pending in the second read is done in the first, or not done at all.
+        current = await self._read()
+        pending = await self._pending()
+        base = self._with_takeover(current.manifest)
+        if base is None:
+            return []
+        locations = self._claimable_in_one_write(self._claimable(pending, base)[:limit], base)
+        if not locations and base is current.manifest:
+            return []
+        claims = [Claim(location, base.epoch, self._earlier_deliveries(location, base) + 1) for location in locations]
+        changed = with_claims(self._with_heartbeat(base), claims, self.id, self._staleness.now_ms(), frozenset(pending))
+        # If the outcome is unknown and it was or will be applied, the next read shows it as ours.
+        if not await self._file.write(current, changed):
+            return None
+        self._claims.hold(claims, base.epoch)
+        return claims
 
-        `skipped` has those that were set aside instead of being handed out. In ordered mode the locations must be the
-        first that are held. Those that are done already are no error. Raises `Fenced`, and then nothing is marked;
-        `Unavailable` or `OutcomeUnknown`, and then it can be repeated, unless that is `Forgotten`.
+    async def ack(self, locations: Iterable[str], skipped: Mapping[str, SkippedBatch] = NONE_SKIPPED) -> int:
+        """Mark locations as done, in one write; return how many done locations wait for a cleanup then.
+
+        `skipped` has those that went to quarantine instead of being handed out. In ordered mode the locations must be
+        the first that are held. Locations that are already done are no error. Raises `Fenced`, and then nothing is
+        marked; `Unavailable` or `OutcomeUnknown`, and then the call can be repeated, except after `OutcomeLost`.
         """
-        async with self._turn:
-            wanted = dict.fromkeys(locations)
-            known = {**self._holdings.forgotten, **self.held}
-            claims = [known[location] for location in wanted if location in known]
-            now = await self._end(
+        async with self._lock:
+            requested = dict.fromkeys(locations)
+            known = {**self._claims.lost_acks, **self.held}
+            claims = [known[location] for location in requested if location in known]
+            now = await self._end_claims(
                 "acknowledge in",
                 ClaimState.ACKNOWLEDGED,
-                lambda: self._holdings.to_acknowledge(wanted),
+                lambda: self._claims.to_acknowledge(requested),
                 lambda now, ours: with_done(now, ours, skipped),
             )
             for claim in claims:
-                check_not_forgotten(claim)
+                check_outcome_known(claim)
             return len(now.done)
 
     async def release(self, locations: Collection[str]) -> None:
-        """Give claims back, in one write; in ordered mode also those behind the first of them, for order's sake.
+        """Give claims back, in one write; in ordered mode also those behind the first of them, to keep the order.
 
-        Raises `Fenced`; `Unavailable` or `OutcomeUnknown`, and then it can be repeated.
+        Raises `Fenced`; `Unavailable` or `OutcomeUnknown`, and then the call can be repeated.
         """
-        async with self._turn:
-            await self._end(
+        async with self._lock:
+            await self._end_claims(
                 "release in",
                 ClaimState.RELEASED,
-                lambda: self._holdings.to_release(locations),
-                self._releasing,
+                lambda: self._claims.to_release(locations),
+                self._without_claims,
             )
 
-    async def leave(self) -> None:
-        """Give back everything that is held, and the queue itself, in one write. The end of us."""
-        async with self._turn:
-            await self._end(
-                "leave",
+    async def release_all(self) -> None:
+        """Give back all claims and the ownership of the queue, in one write. Raises what `release` does."""
+        async with self._lock:
+            await self._end_claims(
+                "release all of",
                 ClaimState.RELEASED,
-                lambda: None if self._holdings.is_empty else list(self.held),
+                lambda: None if self._claims.is_empty else list(self.held),
                 lambda now, ours: replace(
-                    self._releasing(now, ours), owner=None if self._mode is Mode.ORDERED else now.owner
+                    self._without_claims(now, ours), owner=None if self._mode is CollectorMode.ORDERED else now.owner
                 ),
-                leaves=True,
+                gives_up_queue=True,
             )
 
     async def heartbeat(self) -> None:
-        """Say that we live, for everything that we hold, in one write. Raises `Fenced`, or `Unavailable`."""
-        for pause in self._backoff.pauses(self._means.random):
-            await self._wait(pause)
-            if self._holdings.is_empty:
-                return
-            self.check_known()
-            with suppress(OutcomeUnknown):
-                if await self._file.change(self._alive_in):
-                    return
-        raise self._contended("keep alive what is claimed in")
+        """Refresh all claims, in one write. Raises `Fenced`, or `Unavailable`."""
+        await self._until_written(self._heartbeat_once, "send a heartbeat to")
 
-    async def check(self) -> None:
-        """Raise `Fenced` unless the store says that what we hold is ours."""
-        self._check((await self._read()).manifest)
+    async def _heartbeat_once(self) -> bool | None:
+        if self._claims.is_empty:
+            return True
+        self.raise_if_fenced()
+        return await self._file.change(self._with_checked_heartbeat) or None
 
-    async def check_if_old(self) -> None:
-        """Raise `Fenced` if we are, and ask the store where others may have taken us for gone meanwhile."""
-        self.check_known()
-        if self._means.clock.monotonic() - self._file.refreshed_at > self._timeout:
-            await self.check()
+    async def verify_not_fenced(self) -> None:
+        """Read the manifest, and raise `Fenced` unless everything that we hold is still ours."""
+        self._check_ownership((await self._read()).manifest)
 
-    def check_known(self) -> None:
-        """Raise `Fenced` if we know that we are."""
+    async def verify_not_fenced_if_overdue(self) -> None:
+        """Raise `Fenced` if we are; read the manifest first if the last heartbeat is older than the timeout."""
+        self.raise_if_fenced()
+        if self._deps.clock.monotonic() - self._file.refreshed_at > self._timeout:
+            await self.verify_not_fenced()
+
+    def raise_if_fenced(self) -> None:
+        """Raise `Fenced` if we know that another collector has taken over."""
         if self._fenced is not None:
             raise self._fenced.with_traceback(None)
 
     # --- reading and writing
 
-    async def _end(
+    async def _end_claims(
         self,
-        deed: str,
-        end: ClaimState,
-        which: Callable[[], Sequence[str] | None],
+        action: str,
+        end_state: ClaimState,
+        select: Callable[[], Sequence[str] | None],
         change: Callable[[ConsumerManifest, Sequence[str]], ConsumerManifest],
         *,
-        leaves: bool = False,
+        gives_up_queue: bool = False,
     ) -> ConsumerManifest:
-        """Let claims come to an end, in one write that can be recognized later; the manifest then.
+        """End claims in one write that can be recognized later; return the manifest after it.
 
-        `which` says which are still to be ended, or None where there is nothing left to do.
+        `select` returns the locations that are still to be ended, or None if nothing is left to do.
         """
         self._number += 1
         doubt: OutcomeUnknown | None = None
         try:
-            for pause in self._backoff.pauses(self._means.random):
-                await self._wait(pause)
-                self.check_known()
-                seen = await self._file.latest()
-                doubt = doubt if self._holdings.is_in_doubt else None  # what was read tells that it did not land
-                await self._find_out(seen.manifest)
-                if (ours := which()) is None:
-                    return seen.manifest
-                self._check(seen.manifest)
-                acks, _ = remember(seen.manifest.acks, self.id, self._number, most=self._most_collectors)
-                becomes = replace(change(self._refreshed(seen.manifest), ours), acks=acks)
-                sent = Sent(
+            async for _ in self._backoff.each_attempt(self._deps.clock, self._deps.random):
+                self.raise_if_fenced()
+                current = await self._file.latest()
+                doubt = doubt if self._claims.is_in_doubt else None  # the read has shown that it was not applied
+                await self._resolve_lost_acks(current.manifest)
+                if (ours := select()) is None:
+                    return current.manifest
+                self._check_ownership(current.manifest)
+                acks, _ = record_last_number(current.manifest.acks, self.id, self._number, limit=self._max_collectors)
+                changed = replace(change(self._with_heartbeat(current.manifest), ours), acks=acks)
+                write = UnconfirmedWrite(
                     number=self._number,
                     locations=frozenset(ours),
-                    end=end,
-                    leaves=leaves,
-                    over=seen.manifest,
-                    at=seen.at,
+                    end_state=end_state,
+                    gives_up_queue=gives_up_queue,
+                    base=current.manifest,
+                    base_version=current.object_version,
                 )
-                self._holdings.sent.append(sent)
+                self._claims.unconfirmed.append(write)
                 try:
-                    if await self._file.write(seen, becomes):
-                        self._holdings.settle_sent(sent)
-                        return becomes
+                    if await self._file.write(current, changed):
+                        self._claims.confirm(write)
+                        return changed
                 except OutcomeUnknown as error:
                     doubt = error
                 else:
-                    self._holdings.refuse_sent(sent)
+                    self._claims.mark_refused(write)
         except Unavailable as error:
-            raise self._unsure(doubt) if doubt else error from error
-        raise self._unsure(doubt) if doubt else self._contended(deed)
+            raise self._unknown(doubt) if doubt else error from error
+        raise self._unknown(doubt) if doubt else contended(self._described(action), self._backoff, ADVICE)
 
-    async def _find_out(self, now: ConsumerManifest) -> None:
-        """Find out what became of acknowledgements of which the consumer manifest has no trace any more.
+    async def _resolve_lost_acks(self, now: ConsumerManifest) -> None:
+        """Resolve acks of which the consumer manifest has no trace any more.
 
-        Raises `Fenced` if one was not acknowledged, and is another's now.
+        Raises `Fenced` if one was not acknowledged, and belongs to another collector now.
         """
-        if self._holdings.forgotten and self._holdings.clear_up(frozenset(await self._pending())):
-            self._check(now)
+        if self._claims.lost_acks and self._claims.resolve_lost_acks(frozenset(await self._pending())):
+            self._check_ownership(now)
 
-    async def _read(self) -> Stored[ConsumerManifest]:
-        self.check_known()
+    async def _read(self) -> StoredManifest[ConsumerManifest]:
+        self.raise_if_fenced()
         return await self._file.read()
 
     async def _pending(self) -> tuple[str, ...]:
-        return (await self.files.producer.read()).manifest.pending
+        return (await self.pair.producer.read()).manifest.pending
 
-    async def _wait(self, pause: float) -> None:
-        if pause:
-            await self._means.clock.sleep(pause)
+    async def _until_written(self, attempt: Callable[[], Awaitable[T | None]], action: str) -> T:
+        described = self._described(action)
+        try:
+            return await until_written(attempt, self._deps, self._backoff, action=described, advice=ADVICE)
+        except OutcomeUnknown as error:  # the call can be repeated, as after `Unavailable`: claims are found again
+            raise Unavailable(str(error)) from error
 
-    # --- who may
+    # --- ownership
 
-    def _entered(self, now: ConsumerManifest) -> ConsumerManifest | None:
-        """The manifest as one that we may claim in, perhaps by taking over; None while others have it."""
-        if self._mode is Mode.ORDERED and now.owner == self.id and self.epoch is None:
-            self._holdings.epoch = now.epoch  # a take-over that was left without an answer
-        if not self._holdings.is_empty:
-            self._check(now)
+    def _with_takeover(self, now: ConsumerManifest) -> ConsumerManifest | None:
+        """Return the manifest if we may claim in it, taking over if necessary; None while others are active."""
+        if self._mode is CollectorMode.ORDERED and now.owner == self.id and self.epoch is None:
+            self._claims.epoch = now.epoch  # a takeover of ours that got no response
+        if not self._claims.is_empty:
+            self._check_ownership(now)
             return now
-        if self._mode is Mode.COMPETING and now.owner is None:
+        if self._mode is CollectorMode.COMPETING and now.owner is None:
             return now
-        if not self._staleness.all_are(self._alive(now)):
+        if not self._staleness.are_all_stale(self._heartbeats(now)):
             return None
-        owner = self.id if self._mode is Mode.ORDERED else None
+        owner = self.id if self._mode is CollectorMode.ORDERED else None
         return replace(now, epoch=now.epoch + 1, owner=owner, claimed={}, owners={})
 
-    def _alive(self, now: ConsumerManifest) -> Mapping[str, int]:
-        """All who may be at work, by when they were last heard of."""
+    def _heartbeats(self, now: ConsumerManifest) -> Mapping[str, int]:
+        """Return the last heartbeats of all collectors that may be active."""
         return {**now.claimed, "": now.heartbeat} if now.owner is not None else now.claimed
 
-    def _check(self, now: ConsumerManifest) -> None:
+    def _check_ownership(self, now: ConsumerManifest) -> None:
         """Raise `Fenced` unless everything that we hold is still ours."""
-        if self._mode is Mode.ORDERED:
+        if self._mode is CollectorMode.ORDERED:
             lost = self.epoch is not None and (now.owner != self.id or now.epoch != self.epoch)
         else:
             lost = any(now.owners.get(location) != self.id for location in self.held)
@@ -302,21 +292,21 @@ class Consumer:
             self._fence()
 
     def _fence(self) -> NoReturn:
-        self._means.counts.claims_lost += len(self.held)
+        self._deps.counts.claims_lost += len(self.held)
         self._fenced = Fenced(
-            f"Another collector has taken over from this one in {self.files.consumer.key}. "
-            "Drop the batches that are not acknowledged: they are handed out again."
+            f"Another collector has taken over from this one in {self.pair.consumer.key}. "
+            "Discard the batches that are not acknowledged: they are handed out again. Make a new collector."
         )
         raise self._fenced
 
-    # --- what the manifest becomes
+    # --- changes of the manifest
 
-    def _chosen(self, pending: Sequence[str], now: ConsumerManifest) -> list[str]:
-        """What we could claim, in the order of the queue."""
+    def _claimable(self, pending: Sequence[str], now: ConsumerManifest) -> list[str]:
+        """Return the locations that we could claim, in the order of the queue."""
         done = set(now.done)
         free = [location for location in dict.fromkeys(pending) if location not in done and location not in self.held]
-        self._means.counts.queue_length[self.files.producer.key] = len(free) + len(self.held)
-        if self._mode is Mode.ORDERED:
+        self._deps.counts.queue_length[self.pair.producer.key] = len(free) + len(self.held)
+        if self._mode is CollectorMode.ORDERED:
             return free
         self._staleness.forget_all_but(now.claimed)
         return [location for location in free if self._is_free(location, now)]
@@ -325,40 +315,36 @@ class Consumer:
         refreshed = now.claimed.get(location)
         return refreshed is None or now.owners.get(location) == self.id or self._staleness.is_stale(location, refreshed)
 
-    def _claimable_at_once(self, chosen: Sequence[str], now: ConsumerManifest) -> Sequence[str]:
-        """Those of the next that are claimed in one write.
+    def _claimable_in_one_write(self, locations: Sequence[str], now: ConsumerManifest) -> Sequence[str]:
+        """Return the first of the locations that are claimed together.
 
-        One that was delivered before is claimed alone. If it crashes its reader, and a crash counts as a delivery of
-        everything that was claimed, its neighbours are not counted along.
+        One that was delivered before is claimed alone: if it crashes its reader, the crash counts as a delivery of
+        everything that was claimed, and its neighbours must not be counted.
         """
-        for number, location in enumerate(chosen):
-            if self._delivered_before(location, now):
-                return chosen[: max(1, number)]
-        return chosen
+        for number, location in enumerate(locations):
+            if self._earlier_deliveries(location, now):
+                return locations[: max(1, number)]
+        return locations
 
-    def _delivered_before(self, location: str, now: ConsumerManifest) -> int:
-        """How often it was claimed, but for a claim of ours that was left without an answer."""
+    def _earlier_deliveries(self, location: str, now: ConsumerManifest) -> int:
+        """Return how often it was claimed, not counting a claim of ours that got no response."""
         ours = now.owners.get(location) == self.id
         return max(0, now.deliveries.get(location, 0) - ours)
 
-    def _releasing(self, now: ConsumerManifest, ours: Sequence[str]) -> ConsumerManifest:
-        return with_released(now, [self.held[location] for location in ours])
+    def _without_claims(self, now: ConsumerManifest, locations: Sequence[str]) -> ConsumerManifest:
+        return with_released(now, [self.held[location] for location in locations])
 
-    def _alive_in(self, now: ConsumerManifest) -> ConsumerManifest:
-        """With a heartbeat. Raises `Fenced`."""
-        self._check(now)
-        return self._refreshed(now)
+    def _with_checked_heartbeat(self, now: ConsumerManifest) -> ConsumerManifest:
+        """Return the manifest with new timestamps for our claims. Raises `Fenced`."""
+        self._check_ownership(now)
+        return self._with_heartbeat(now)
 
-    def _refreshed(self, now: ConsumerManifest) -> ConsumerManifest:
-        return refreshed(now, self.held, self._staleness.now_ms(), ordered=self._mode is Mode.ORDERED)
+    def _with_heartbeat(self, now: ConsumerManifest) -> ConsumerManifest:
+        ordered = self._mode is CollectorMode.ORDERED
+        return with_heartbeat(now, self.held, self._staleness.now_ms(), ordered=ordered)
 
-    def _unsure(self, doubt: OutcomeUnknown) -> LakeheadError:
-        return OutcomeUnknown(
-            f"A change of {self.files.consumer.key} was left without an answer ({doubt}). Repeat the call."
-        )
+    def _unknown(self, doubt: OutcomeUnknown) -> LakeheadError:
+        return OutcomeUnknown(f"A change of {self.pair.consumer.key} was not confirmed ({doubt}). Repeat the call.")
 
-    def _contended(self, deed: str) -> Contended:
-        return Contended(
-            f"{self._backoff.attempts} tries to {deed} {self.files.consumer.key} met another writer each time. "
-            "Try again later, with fewer collectors or more partitions."
-        )
+    def _described(self, action: str) -> str:
+        return f"{action} {self.pair.consumer.key}"

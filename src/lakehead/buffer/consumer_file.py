@@ -1,65 +1,67 @@
-"""The consumer manifest as one collector sees it: one request at a time, so that no answer is older than another."""
+"""The consumer manifest as one collector uses it: one request at a time, so that no response is outdated."""
 
 import asyncio
 from collections.abc import Callable
 
-from lakehead.buffer.holdings import Holdings
-from lakehead.buffer.manifests import ManifestFile, Stored
+from lakehead.buffer.held_claims import HeldClaims
+from lakehead.buffer.manifests import ManifestFile, StoredManifest
 from lakehead.clock import Clock
 from lakehead.wire.queue_manifests import ConsumerManifest
 
 
 class ConsumerFile:
-    """Reads and writes the manifest, and settles what was left without an answer. Nobody waits for more than a request
-    that is under way."""
+    """Reads and writes the manifest, and resolves unconfirmed writes after each read.
 
-    def __init__(self, file: ManifestFile[ConsumerManifest], holdings: Holdings, clock: Clock) -> None:
+    A call waits at most for the request that is running, not for the retries of another call.
+    """
+
+    def __init__(self, file: ManifestFile[ConsumerManifest], claims: HeldClaims, clock: Clock) -> None:
         self.bad_in_a_row = 0
-        """How many bad batches were acknowledged last, as far as we have seen."""
+        """How many bad batches were acknowledged last, as of the manifest that we last read or wrote."""
         self.refreshed_at = clock.monotonic()
-        """When the last write began that has succeeded: each is a heartbeat."""
+        """When the last successful write began: every write is a heartbeat."""
         self._file = file
-        self._holdings = holdings
+        self._claims = claims
         self._clock = clock
         self._request = asyncio.Lock()
 
-    async def read(self) -> Stored[ConsumerManifest]:
-        """What is there now."""
+    async def read(self) -> StoredManifest[ConsumerManifest]:
+        """Read the current state."""
         async with self._request:
             return await self._read()
 
-    async def latest(self) -> Stored[ConsumerManifest]:
-        """What we last saw, where we need not know better: if it is old, the write that follows is refused."""
+    async def latest(self) -> StoredManifest[ConsumerManifest]:
+        """Return the state that we last read or wrote. If it is outdated, a write that follows is refused."""
         async with self._request:
             return await self._latest()
 
-    async def write(self, seen: Stored[ConsumerManifest], manifest: ConsumerManifest) -> bool:
-        """Whether the manifest took the place of exactly what was seen. Raises what `ManifestFile.write` raises."""
+    async def write(self, current: StoredManifest[ConsumerManifest], manifest: ConsumerManifest) -> bool:
+        """Replace exactly the state `current`; return whether that succeeded. Raises what `ManifestFile.write` does."""
         began = self._clock.monotonic()
         async with self._request:
             latest = self._file.latest
-            if latest is not None and latest.at != seen.at:
-                return False  # a heartbeat of ours came between: the store would refuse it
-            return await self._write(seen, manifest, began)
+            if latest is not None and latest.object_version != current.object_version:
+                return False  # a heartbeat of ours was written meanwhile: the store would refuse this one
+            return await self._write(current, manifest, began)
 
     async def change(self, change: Callable[[ConsumerManifest], ConsumerManifest]) -> bool:
-        """Whether what `change` makes of the latest manifest took its place, with nothing of ours between."""
+        """Replace the latest state by what `change` returns for it; return whether that succeeded."""
         async with self._request:
-            seen = await self._latest()
-            return await self._write(seen, change(seen.manifest), self._clock.monotonic())
+            current = await self._latest()
+            return await self._write(current, change(current.manifest), self._clock.monotonic())
 
-    async def _read(self) -> Stored[ConsumerManifest]:
-        seen = await self._file.read()
-        self.bad_in_a_row = seen.manifest.bad_in_a_row
-        self._holdings.settle(seen)
-        return seen
+    async def _read(self) -> StoredManifest[ConsumerManifest]:
+        current = await self._file.read()
+        self.bad_in_a_row = current.manifest.bad_in_a_row
+        self._claims.resolve(current)
+        return current
 
-    async def _latest(self) -> Stored[ConsumerManifest]:
+    async def _latest(self) -> StoredManifest[ConsumerManifest]:
         latest = self._file.latest
         return await self._read() if latest is None else latest
 
-    async def _write(self, seen: Stored[ConsumerManifest], manifest: ConsumerManifest, began: float) -> bool:
-        written = await self._file.write(seen, manifest)
+    async def _write(self, current: StoredManifest[ConsumerManifest], manifest: ConsumerManifest, began: float) -> bool:
+        written = await self._file.write(current, manifest)
         if written:
             self.refreshed_at = began
             self.bad_in_a_row = manifest.bad_in_a_row

@@ -1,33 +1,43 @@
-"""What a process has done with its queues, as plain numbers: whoever exports them reads them here."""
+"""Counts of what a process has done with its queues; `metrics` exports them."""
 
 from dataclasses import dataclass, field
 
-PRODUCER, CONSUMER = "producer", "consumer"
-"""The two roles whose manifests are written."""
+from prometheus_client import Histogram
 
-DURATIONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds, in seconds, of the classes that flush durations are counted in; one more holds the rest."""
+PRODUCER, CONSUMER = "producer", "consumer"
+"""The two roles: producers write the producer manifest, consumers the consumer manifest."""
+
+FLUSH_SECONDS_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of the histogram of flush durations, in seconds."""
 
 
 def _by_role() -> dict[str, int]:
     return {PRODUCER: 0, CONSUMER: 0}
 
 
+def _flush_seconds() -> Histogram:
+    return Histogram(
+        "lakehead_buffer_flush_seconds",
+        "Time from the first entry of a batch until it is durable.",
+        buckets=FLUSH_SECONDS_BUCKETS,
+        registry=None,  # registered with the other counts, by `export_metrics`
+    )
+
+
 @dataclass(slots=True)
-class Counts:
-    """Numbers that only grow, but for those that say how things stand now."""
+class BufferCounts:
+    """Counters that only grow, a few gauges, and the histogram of flush durations."""
 
     batches_flushed: int = 0
     entries_flushed: int = 0
     bytes_flushed: int = 0
     flushes_failed: int = 0
-    flush_seconds: float = 0.0
-    flush_classes: list[int] = field(default_factory=lambda: [0] * (len(DURATIONS) + 1))
+    flush_seconds: Histogram = field(default_factory=_flush_seconds)
     bytes_unflushed: int = 0
-    """How things stand: bytes of entries that are in memory and not yet durable."""
+    """Gauge: bytes of entries that are in memory and not yet durable."""
 
     batches_stored_again: int = 0
-    """Batches stored a second time because orphans were deleted meanwhile."""
+    """Batches stored a second time because orphan GC ran meanwhile."""
 
     batches_collected: int = 0
     entries_collected: int = 0
@@ -42,18 +52,17 @@ class Counts:
     manifest_writes: dict[str, int] = field(default_factory=_by_role)
     manifest_conflicts: dict[str, int] = field(default_factory=_by_role)
     queue_length: dict[str, int] = field(default_factory=dict)
-    """How things stand: locations not yet acknowledged when the queue was last looked at, by producer manifest."""
+    """Gauge: locations not yet acknowledged at the last read of the queue, by producer manifest."""
 
     queue_bytes: dict[str, int] = field(default_factory=dict)
-    """How things stand: bytes of the batches that wait, likewise."""
+    """Gauge: bytes of the batches at those locations, by producer manifest."""
 
     oldest_seconds: dict[str, float] = field(default_factory=dict)
-    """How things stand: age of the first that waits, likewise."""
+    """Gauge: age of the first of those locations, by producer manifest."""
 
     def flushed(self, *, entries: int, size: int, seconds: float) -> None:
-        """One batch is durable."""
+        """Count a batch that has become durable."""
         self.batches_flushed += 1
         self.entries_flushed += entries
         self.bytes_flushed += size
-        self.flush_seconds += seconds
-        self.flush_classes[sum(seconds > bound for bound in DURATIONS)] += 1
+        self.flush_seconds.observe(seconds)

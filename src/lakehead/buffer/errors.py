@@ -1,13 +1,13 @@
-"""What can go wrong with a queue, beside what can go wrong with its store."""
+"""Errors of a queue, beside those of its store. Each class says what the caller should do."""
 
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 
 
 class Fenced(LakeheadError):
-    """Give up: another collector has taken over what this one held. Drop its batches and make a new collector."""
+    """Discard the batches that are not acknowledged, and make a new collector: another one has taken over."""
 
 
-class Contended(Unavailable):
+class QueueContended(Unavailable):
     """Try again later: too many others write the same manifest. Nothing was changed."""
 
 
@@ -15,13 +15,13 @@ class QueueFull(Unavailable):
     """Start a collector, or use more partitions: a manifest would grow too large. Nothing was changed."""
 
 
-class Forgotten(OutcomeUnknown):
-    """Do not repeat it: so many others have written since that nobody can tell any more what became of the change."""
+class OutcomeLost(OutcomeUnknown):
+    """Do not repeat the call: so many others have written since that its outcome can no longer be found out."""
 
 
-class OutOfTurn(LakeheadError):
-    """Acknowledge batches in the order in which they were handed out: an earlier one is still open."""
+class AckOutOfOrder(LakeheadError):
+    """Acknowledge batches in the order in which they were handed out: an earlier one is not acknowledged yet."""
 
 
-class Refused(LakeheadError):
-    """Fix the call: it is too large, not an entry, or its ingestor or collector is closed. Nothing was changed."""
+class InvalidCall(LakeheadError):
+    """Fix the call: an argument is invalid, or the ingestor or collector is closed. Nothing was changed."""

@@ -1,4 +1,4 @@
-"""Logs flushes that fail: nobody may be waiting for their watchers."""
+"""Logs failed flushes, because callers may not await their watchers."""
 
 import logging
 
@@ -16,14 +16,14 @@ class FlushFailures:
         self._count = 0
 
     def failed(self, manifest: str, error: BaseException) -> None:
-        """A batch for a manifest was given up."""
+        """Note that a batch for a manifest has failed."""
         self._failing.add(manifest)
         self._count += 1
         if type(error) not in self._logged:
             self._logged.add(type(error))
             outcome = "may not have been flushed" if isinstance(error, OutcomeUnknown) else "was not flushed"
             LOG.error(
-                "A batch for %s %s: %s Await every watcher and ingest again what failed. "
+                "A batch for %s %s: %s Await every watcher, and ingest the failed entries again. "
                 "More failures of this kind are counted, not logged, until flushes succeed again.",
                 manifest,
                 outcome,
@@ -31,22 +31,23 @@ class FlushFailures:
             )
 
     def succeeded(self, manifest: str) -> None:
-        """A batch for a manifest is durable."""
+        """Note that a batch for a manifest has become durable."""
         if self._failing:
             self._failing.discard(manifest)
             if not self._failing:
                 LOG.warning(
-                    "Flushes succeed again. Batches that failed meanwhile: %d. Ingest again what watchers report.",
+                    "Flushes succeed again. Batches that failed meanwhile: %d. "
+                    "Ingest the entries again whose watchers failed.",
                     self._count,
                 )
                 self._start_over()
 
     def closed(self) -> None:
-        """The ingestor flushes nothing more."""
+        """Note that the ingestor is closed."""
         if self._count > 1:
             LOG.error(
                 "The ingestor was closed before flushes succeeded again. Batches that failed: %d. "
-                "Ingest again what watchers report.",
+                "Ingest the entries again whose watchers failed.",
                 self._count,
             )
         self._start_over()

@@ -1,4 +1,4 @@
-"""The writer's side: takes entries, and says when they are durable."""
+"""The write side of the buffer: buffers entries, flushes them, and reports when they are durable."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from types import TracebackType
 from typing import Self
 from zlib import crc32
 
-from lakehead.buffer.batches import Batches
+from lakehead.buffer.batch_store import BatchStore
 from lakehead.buffer.byte_budget import ByteBudget
 from lakehead.buffer.config import BatchFormat, IngestorConfig
-from lakehead.buffer.counts import Counts
-from lakehead.buffer.errors import Refused
+from lakehead.buffer.counts import BufferCounts
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.errors import InvalidCall
 from lakehead.buffer.flush_failures import FlushFailures
-from lakehead.buffer.layout import Pair
-from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.means import Means
+from lakehead.buffer.layout import ManifestKeys
+from lakehead.buffer.manifests import ManifestPair
 from lakehead.buffer.ownership import PrefixOwner
-from lakehead.buffer.partition_writer import MOST_ENTRIES, Encode, PartitionWriter
+from lakehead.buffer.partition_writer import MAX_ENTRIES, Encode, PartitionWriter
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.watcher import WriteWatcher
 from lakehead.clock import Clock
@@ -26,24 +26,24 @@ from lakehead.storage.port import Store
 from lakehead.wire.batch import MIB, KeyValueEntry, encode_json
 from lakehead.wire.compact import encode_compact
 
-MOST_BYTES = 128 * MIB
-"""How many bytes of keys and values one call may bring: a batch is read into memory as a whole."""
+MAX_CALL_BYTES = 128 * MIB
+"""How many bytes of keys and values one call of `ingest` may have: readers load a whole batch into memory."""
 
 YIELD_EVERY = 256
-"""After how many calls and entries, taken together, `ingest` lets other tasks run: some 0.2 ms of work. To yield in
-each call would make small calls four times as dear."""
+"""After how many calls and entries together `ingest` lets other tasks run: about 0.2 ms of work. Yielding in every call
+would make small calls four times as expensive."""
 
 _ENCODERS: dict[BatchFormat, Encode] = {BatchFormat.JSON: encode_json, BatchFormat.COMPACT: encode_compact}
 
 
 class Ingestor:
-    """Buffers entries, stores them as batches, and queues their locations. Any ingestor takes any entry.
+    """Buffers entries, stores them as batches, and queues their locations. Any ingestor accepts any entry.
 
-    Use it in an `async with` block, which raises at its beginning if the store cannot be used; without one the watchers
-    tell. Leaving the block flushes what is left. All of its calls belong in one event loop.
+    Use it in an `async with` block, which raises at once if the store cannot be used (without it, the watchers raise)
+    and flushes the rest at its end. Use it in one event loop only.
 
-    Entries of one call are in one batch for each partition, in their order; batches of one ingestor are queued in the
-    order in which they were filled. An ingestor that dies takes along what was not durable, and nothing else.
+    The entries of one call are in one batch per partition, in their order. The batches of one ingestor are queued in
+    the order in which they were filled. If the process dies, entries that were not durable are lost, nothing else.
     """
 
     def __init__(
@@ -54,29 +54,28 @@ class Ingestor:
         store: Store | None = None,
         ids: Ids | None = None,
         random: Random | None = None,
-        counts: Counts | None = None,
+        counts: BufferCounts | None = None,
     ) -> None:
-        """`clock` is the machine's unless another is passed."""
-        means = config.object_store_config.means(clock, store=store, ids=ids, random=random, counts=counts)
-        self.counts = means.counts
-        self._means = means
+        """Nothing is sent yet. The defaults are the system clock, random ids, and the store at the config's URL."""
+        deps = config.object_store_config.deps(clock, store=store, ids=ids, random=random, counts=counts)
+        self.counts = deps.counts
+        self._deps = deps
         self._since_yield = 0
-        self._budget = ByteBudget(config.max_unflushed_bytes, means.counts)
+        self._budget = ByteBudget(config.max_unflushed_bytes, deps.counts)
         self._failures = FlushFailures()
-        owner = PrefixOwner(config.data_path_prefix, config.manifest_path, means)
-        batches = Batches(config.data_path_prefix, means, owner)
-        self._writers = [self._writer(config, means, batches, number) for number in range(config.partitions)]
+        owner = PrefixOwner(config.data_path_prefix, config.manifest_path, deps)
+        batches = BatchStore(config.data_path_prefix, deps, owner)
+        self._writers = [self._writer(config, deps, batches, number) for number in range(config.partitions)]
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the last call."""
 
     async def ingest(self, entries: Sequence[KeyValueEntry]) -> WriteWatcher:
-        """Take entries, and return before they are durable. The watcher tells when they are.
+        """Buffer entries, and return before they are durable; the watcher reports when they are.
 
-        It waits while more bytes than `max_unflushed_bytes` are not durable, and now and then lets other tasks run, so
-        that a loop of calls does not keep flushes from beginning; it never waits for the store. Raises `Refused` for
-        what can never be taken, and once the ingestor is closed. If the call is cancelled or raises, no entry of it was
-        taken.
+        It waits only while more than `max_unflushed_bytes` are not durable, and now and then yields to other tasks, so
+        that a loop of calls does not delay flushes. Raises `InvalidCall` for invalid or too large input, and if the
+        ingestor is closed. If the call is cancelled or raises, none of its entries was accepted.
         """
         entries = list(entries)
         size = _size(entries)
@@ -84,7 +83,7 @@ class Ingestor:
         self._since_yield += 1 + len(entries)
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
-            await self._means.clock.sleep(0)
+            await self._deps.clock.sleep(0)
             self._check_open()
         if self._budget.is_exceeded:
             await self._wait_for_budget()
@@ -98,17 +97,17 @@ class Ingestor:
         return WriteWatcher([self._writers[number].add(part, _size(part)) for number, part in sorted(parts.items())])
 
     async def flush(self) -> None:
-        """Flush everything that was taken so far, and wait until all of it is durable or has failed.
+        """Flush all buffered entries, and wait until they are durable or have failed.
 
-        Raises the first error of what could not be flushed; what had failed before the call, its watchers tell. The
-        ingestor goes on. Cancelling the call changes nothing.
+        Raises the first error of these entries; failures from before the call are reported by their watchers only. The
+        ingestor stays usable. Cancelling the call does not cancel the flush.
         """
         self._check_loop()
         if error := await self._flush_all():
             raise error.with_traceback(None)
 
     async def close(self) -> None:
-        """Flush what is left, resolve every watcher, and stop. Raises the first error of what could not be flushed.
+        """Flush all buffered entries, resolve every watcher, and stop. Raises the first error of these entries.
 
         It can be called again, also after it was cancelled.
         """
@@ -117,13 +116,13 @@ class Ingestor:
         self._budget.wake()
         error = await self._flush_all()
         for writer in self._writers:
-            await writer.stopped()
+            await writer.wait_stopped()
         self._failures.closed()
         if error:
             raise error.with_traceback(None)
 
     async def __aenter__(self) -> Self:
-        await self._means.prove()
+        await self._deps.ensure_store_probed()
         return self
 
     async def __aexit__(
@@ -132,53 +131,53 @@ class Ingestor:
         await self.close()
 
     async def _flush_all(self) -> LakeheadError | None:
-        """Wait until everything that was taken so far is durable or has failed; the first error."""
-        self._begin_to_flush()
+        """Wait until all buffered entries are durable or have failed; return the first error."""
+        self._start_flush()
         outcomes = [outcome for writer in self._writers for outcome in writer.unresolved]
         if outcomes:
             await asyncio.wait(outcomes)
         errors = (WriteWatcher([each]).result() for each in outcomes)
         return next((error for error in errors if isinstance(error, LakeheadError)), None)
 
-    def _begin_to_flush(self) -> None:
+    def _start_flush(self) -> None:
         for writer in self._writers:
             writer.flush()
 
     async def _wait_for_budget(self) -> None:
-        while not self._budget.is_left:
-            self._begin_to_flush()
+        while not self._budget.has_space:
+            self._start_flush()
             await self._budget.changed()
             self._check_open()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Refused("The ingestor is closed and takes nothing more. Make a new one.")
+            raise InvalidCall("The ingestor is closed. Make a new one.")
         self._check_loop()
 
     def _check_loop(self) -> None:
-        """Raise `Refused` if another event loop has entries under way: whoever waited for them here would for ever."""
+        """Raise `InvalidCall` if another event loop has unfinished flushes: waiting for them here would never end."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if any(writer.unresolved for writer in self._writers):
-                raise Refused(
-                    "Entries of this ingestor are under way in another event loop, or it ended before they were "
-                    "durable. Use an ingestor in one event loop, and close it there."
+                raise InvalidCall(
+                    "This ingestor has unfinished flushes in another event loop, which may have ended. "
+                    "Use an ingestor in one event loop only, and close it there."
                 )
             self._loop = loop
 
-    def _writer(self, config: IngestorConfig, means: Means, batches: Batches, number: int) -> PartitionWriter:
-        files = PairFiles.of(Pair.of(config.manifest_path, number), means)
+    def _writer(self, config: IngestorConfig, deps: BufferDeps, batches: BatchStore, number: int) -> PartitionWriter:
+        files = ManifestPair.of(ManifestKeys.of(config.manifest_path, number), deps)
         producer = Producer(
             files.producer,
-            means,
+            deps,
             data_path_prefix=config.data_path_prefix,
             partitions=config.partitions,
-            root=PairFiles.of(Pair.of(config.manifest_path), means).producer if number else None,
+            root=ManifestPair.of(ManifestKeys.of(config.manifest_path), deps).producer if number else None,
         )
         return PartitionWriter(
             producer,
             batches,
-            means,
+            deps,
             self._budget,
             self._failures,
             encode=_ENCODERS[config.batch_format],
@@ -191,11 +190,14 @@ def _size(entries: Sequence[object]) -> int:
     size = 0
     for entry in entries:
         if type(entry) is not KeyValueEntry or type(entry.key) is not bytes or type(entry.value) is not bytes:
-            raise Refused(f"{type(entry).__name__} is no KeyValueEntry of two byte strings. Nothing was taken.")
+            raise InvalidCall(
+                f"{type(entry).__name__} is not a KeyValueEntry with a key and a value of type bytes. "
+                "Nothing was ingested."
+            )
         size += len(entry.key) + len(entry.value)
-    if size > MOST_BYTES or len(entries) > MOST_ENTRIES:
-        raise Refused(
-            f"{len(entries):,} entries of {size:,} bytes are too much for one call, which takes {MOST_ENTRIES:,} of "
-            f"{MOST_BYTES:,} bytes. Nothing was taken; ingest them in smaller parts."
+    if size > MAX_CALL_BYTES or len(entries) > MAX_ENTRIES:
+        raise InvalidCall(
+            f"{len(entries):,} entries of {size:,} bytes are too much for one call; the limits are {MAX_ENTRIES:,} "
+            f"entries and {MAX_CALL_BYTES:,} bytes. Nothing was ingested; ingest them in smaller parts."
         )
     return size

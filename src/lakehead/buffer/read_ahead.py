@@ -1,4 +1,4 @@
-"""Fetching claimed batches before they are asked for, up to a number of bytes for all partitions of a collector."""
+"""Prefetching claimed batches, up to a number of bytes for all partitions of a collector."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,86 +6,86 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lakehead.buffer.claims import Claim
+from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.layout import object_key
-from lakehead.buffer.means import Means
 from lakehead.errors import LakeheadError
 from lakehead.storage.port import Object
-from lakehead.wire.batch import MIB, Limits
+from lakehead.wire.batch import MIB, BatchLimits
 
 
 @dataclass(eq=False, slots=True)
-class Ahead:
-    """A claimed location that is not handed out yet."""
+class PrefetchedBatch:
+    """A claimed batch that is not handed out yet, and the task that fetches it."""
 
     claim: Claim
     fetching: "asyncio.Task[Object | LakeheadError | None] | None" = None
     size: int = 0
-    """Bytes that it takes, or is thought to take; 0 where it is not fetched."""
+    """Its bytes, estimated until it is fetched; 0 if it is not being fetched."""
 
     @property
     def is_fetched(self) -> bool:
-        """Whether the store has answered, if only with an error."""
+        """Whether the fetch has ended, with the object or an error."""
         return self.fetching is not None and self.fetching.done()
 
 
 class ReadAhead:
-    """Fetches side by side, in the order of the claims, while there is room."""
+    """Fetches batches concurrently, in the order of the claims, as long as they fit into the limit."""
 
-    def __init__(self, means: Means, limits: Limits, most_bytes: int) -> None:
-        self._means = means
+    def __init__(self, deps: BufferDeps, limits: BatchLimits, max_bytes: int) -> None:
+        self._deps = deps
         self._limits = limits
-        self._most_bytes = most_bytes
-        self._waiting: OrderedDict[Ahead, None] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._waiting: OrderedDict[PrefetchedBatch, None] = OrderedDict()
         self._bytes = 0
-        self._guess = MIB
-        """How large the next batch is thought to be: as large as the last one."""
+        self._estimate = MIB
+        """The expected size of the next batch: that of the last one."""
 
-    def add(self, claimed: Iterable[Ahead]) -> None:
-        """Fetch these as soon as there is room, but for those that are fetched."""
-        self._waiting.update(dict.fromkeys(each for each in claimed if each.fetching is None))
+    def add(self, batches: Iterable[PrefetchedBatch]) -> None:
+        """Fetch these as soon as they fit into the limit, except those that are already being fetched."""
+        self._waiting.update(dict.fromkeys(each for each in batches if each.fetching is None))
         self._fetch_waiting()
 
-    def fetch_now(self, ahead: Ahead) -> "asyncio.Task[Object | LakeheadError | None]":
-        """Fetch one that is asked for, whether there is room or not."""
-        self._waiting.pop(ahead, None)
-        if ahead.fetching is None:
-            self._bytes += self._guess - ahead.size
-            ahead.size = self._guess
-            ahead.fetching = asyncio.create_task(self._fetch(ahead))
-        return ahead.fetching
+    def fetch_now(self, batch: PrefetchedBatch) -> "asyncio.Task[Object | LakeheadError | None]":
+        """Fetch a batch at once, whether it fits into the limit or not."""
+        self._waiting.pop(batch, None)
+        if batch.fetching is None:
+            self._bytes += self._estimate - batch.size
+            batch.size = self._estimate
+            batch.fetching = asyncio.create_task(self._fetch(batch))
+        return batch.fetching
 
-    def remove(self, ahead: Ahead) -> None:
-        """One is handed out, or given back: there is room for others."""
-        self._drop(ahead)
+    def remove(self, batch: PrefetchedBatch) -> None:
+        """Stop counting a batch that was handed out or released, and fetch others instead."""
+        self._drop(batch)
         self._fetch_waiting()
 
-    def give_back(self, claimed: Iterable[Ahead]) -> None:
-        """The first of these cannot be handed out now: other partitions get the room of all that are not under way.
+    def give_back(self, batches: Iterable[PrefetchedBatch]) -> None:
+        """Let other partitions use the bytes of these batches, because the first of them cannot be handed out now.
 
-        The first one's bytes are kept, those of the others are fetched anew once `add` has them again.
+        Fetches that are running go on. The body of the first batch is kept, the others are fetched again after `add`.
         """
-        for number, each in enumerate(claimed):
+        for number, each in enumerate(batches):
             if each.fetching is None or each.is_fetched:
                 self._drop(each)
                 each.fetching = each.fetching if number == 0 else None
         self._fetch_waiting()
 
-    def _drop(self, ahead: Ahead) -> None:
-        self._bytes -= ahead.size
-        ahead.size = 0
-        self._waiting.pop(ahead, None)
+    def _drop(self, batch: PrefetchedBatch) -> None:
+        self._bytes -= batch.size
+        batch.size = 0
+        self._waiting.pop(batch, None)
 
     def _fetch_waiting(self) -> None:
-        while self._waiting and (not self._bytes or self._bytes + self._guess <= self._most_bytes):
+        while self._waiting and (not self._bytes or self._bytes + self._estimate <= self._max_bytes):
             self.fetch_now(next(iter(self._waiting)))
 
-    async def _fetch(self, ahead: Ahead) -> Object | LakeheadError | None:
+    async def _fetch(self, batch: PrefetchedBatch) -> Object | LakeheadError | None:
         try:
-            there = await self._means.store.get(object_key(ahead.claim.location), end=self._limits.stored_bytes + 1)
+            found = await self._deps.store.get(object_key(batch.claim.location), end=self._limits.stored_bytes + 1)
         except LakeheadError as error:
-            return error  # for whoever asks for the batch
-        if there is not None and ahead.size:
-            self._guess = max(len(there.body), 1)
-            self._bytes += self._guess - ahead.size
-            ahead.size = self._guess
-        return there
+            return error  # raised when the batch is to be handed out
+        if found is not None and batch.size:
+            self._estimate = max(len(found.body), 1)
+            self._bytes += self._estimate - batch.size
+            batch.size = self._estimate
+        return found

@@ -1,4 +1,4 @@
-"""Whether somebody who was last heard of at some time is likely gone. A hint: nothing's safety rests on it."""
+"""Whether a claim or an owner is stale, judged by its last heartbeat. A hint only: safety does not depend on it."""
 
 from collections.abc import Collection, Mapping
 
@@ -6,7 +6,7 @@ from lakehead.clock import Clock
 
 
 class Staleness:
-    """Judges by the timestamps that others wrote; one that lies in our future, by how long it has not changed."""
+    """Judges by the timestamps that others wrote; a timestamp in our future, by how long it has not changed."""
 
     def __init__(self, timeout: float, clock: Clock) -> None:
         self._timeout = timeout
@@ -14,11 +14,11 @@ class Staleness:
         self._first_seen: dict[str, tuple[int, float]] = {}
 
     def now_ms(self) -> int:
-        """What we write for others to judge by."""
+        """Return the timestamp to write for a heartbeat, in milliseconds since the Unix epoch."""
         return self._clock.now_ns() // 1_000_000
 
     def is_stale(self, name: str, at_ms: int) -> bool:
-        """Whether what goes by that name was last refreshed longer ago than the timeout."""
+        """Return whether the timestamp `at_ms` of `name` is older than the timeout."""
         age = (self.now_ms() - at_ms) / 1000
         if age >= 0:
             return age > self._timeout
@@ -29,13 +29,13 @@ class Staleness:
             return False
         return now - since > self._timeout
 
-    def all_are(self, refreshed: Mapping[str, int]) -> bool:
-        """Whether all of them are stale. What was seen before and is not among them is forgotten."""
+    def are_all_stale(self, refreshed: Mapping[str, int]) -> bool:
+        """Return whether all of these are stale, given their timestamps by name. Other names are forgotten."""
         self.forget_all_but(refreshed)
         judged = [self.is_stale(name, at) for name, at in refreshed.items()]
         return all(judged)
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget what is gone."""
+        """Forget what was observed of all other names."""
         for name in [name for name in self._first_seen if name not in names]:
             del self._first_seen[name]

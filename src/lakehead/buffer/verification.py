@@ -1,228 +1,242 @@
-"""Whether a queue is what it must be: everything that is wrong with it, a sentence each, and nothing changed."""
+"""Checking the consistency of a queue: every fault with an explanation. Nothing is changed."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lakehead.buffer.inspection import Notes, Partition, look, missing_objects, notes, stored_batches
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.inspection import (
+    PartitionStatus,
+    QuarantineNotes,
+    inspect_partitions,
+    missing_objects,
+    quarantine_notes,
+    stored_batches,
+)
 from lakehead.buffer.layout import object_key, owner_key
-from lakehead.buffer.means import Means
 from lakehead.buffer.ownership import PrefixOwner
-from lakehead.storage.keys import is_legal
-from lakehead.storage.port import Entry
+from lakehead.storage.object_keys import is_valid_key
+from lakehead.storage.port import ListedObject
 from lakehead.wire.errors import Unreadable
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that must not be."""
+class QueueFault:
+    """An inconsistency of a queue."""
 
     kind: str
-    """One word for machines: unreadable, twice, missing, claim, owner, prefix, partitions or quarantine."""
+    """unreadable, twice, missing, claim, owner, prefix, partitions or quarantine."""
 
     manifest: str
-    """The key of the manifest or note that says so."""
+    """The key of the manifest or note where it was found."""
 
     sentence: str
+    """The explanation, for people."""
+
     location: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was found."""
+class VerificationReport:
+    """The result of a verification."""
 
     partitions: int
     waiting: int
     """Locations that are not acknowledged yet."""
 
     unqueued: int
-    """Batches that are stored and neither pending nor done: on their way into the queue, or orphans for `gc`."""
+    """Stored batches that are neither pending nor done: they are about to be queued, or are orphans for `gc`."""
 
     unqueued_bytes: int
     set_aside: int
-    faults: tuple[Fault, ...]
+    """Batches in quarantine."""
+
+    faults: tuple[QueueFault, ...]
 
 
-async def verify(manifest_path: str, means: Means) -> Verdict:
-    """Check everything that must hold. Raises `Misconfigured` where there is no queue.
+async def verify(manifest_path: str, deps: BufferDeps) -> VerificationReport:
+    """Check a queue. Raises `Misconfigured` if it does not exist.
 
-    Others go on writing meanwhile, and what is read first may not fit what is read last. So where something is wrong
-    all is looked at once more, and only what was wrong both times is a fault.
+    Others may write while it is read, so that parts of it do not match. If a check fails, everything is read a second
+    time, and only faults that were found both times are reported.
     """
-    verdict = await _judged(manifest_path, means)
-    if not verdict.faults:
-        return verdict
-    earlier = set(verdict.faults)
-    verdict = await _judged(manifest_path, means)
-    return replace(verdict, faults=tuple(fault for fault in verdict.faults if fault in earlier))
+    report = await _checked(manifest_path, deps)
+    if not report.faults:
+        return report
+    earlier = set(report.faults)
+    report = await _checked(manifest_path, deps)
+    return replace(report, faults=tuple(fault for fault in report.faults if fault in earlier))
 
 
-async def _judged(manifest_path: str, means: Means) -> Verdict:
-    partitions = await look(manifest_path, means, search=True)
-    stored = await stored_batches(partitions, means)
-    elsewhere = {location for each in partitions for location in each.waiting if location not in stored}
-    missing = await missing_objects(elsewhere, means)
-    aside = await notes(manifest_path, means)
+async def _checked(manifest_path: str, deps: BufferDeps) -> VerificationReport:
+    partitions = await inspect_partitions(manifest_path, deps, search=True)
+    stored = await stored_batches(partitions, deps)
+    not_listed = {location for each in partitions for location in each.waiting if location not in stored}
+    missing = await missing_objects(not_listed, deps)
+    quarantined = await quarantine_notes(manifest_path, deps)
     unqueued = _unqueued(partitions, stored)
     faults = [
         *_settings(partitions),
-        *await _whose_prefix(partitions, manifest_path, means),
-        *_twice_in_queue(partitions),
+        *await _prefix_owner(partitions, manifest_path, deps),
+        *_in_two_partitions(partitions),
         *(fault for each in partitions for fault in _in_partition(each, missing)),
-        *_in_quarantine(aside),
+        *_in_quarantine(quarantined),
     ]
-    return Verdict(
+    return VerificationReport(
         partitions=len(partitions),
         waiting=sum(len(each.waiting) for each in partitions),
         unqueued=len(unqueued),
         unqueued_bytes=sum(each.size for each in unqueued),
-        set_aside=len(aside.read),
+        set_aside=len(quarantined.readable),
         faults=tuple(faults),
     )
 
 
-def _unqueued(partitions: Sequence[Partition], stored: Mapping[str, Entry]) -> list[Entry]:
+def _unqueued(partitions: Sequence[PartitionStatus], stored: Mapping[str, ListedObject]) -> list[ListedObject]:
     queued = {location for each in partitions for location in (*each.pending, *each.done)}
-    return [entry for location, entry in stored.items() if location not in queued]
+    return [batch for location, batch in stored.items() if location not in queued]
 
 
-def _in_partition(partition: Partition, missing: Collection[str]) -> Iterator[Fault]:
-    keys = partition.pair
-    yield from (Fault("unreadable", key, why) for key, why in partition.unreadable.items())
+def _in_partition(partition: PartitionStatus, missing: Collection[str]) -> Iterator[QueueFault]:
+    keys = partition.keys
+    yield from (QueueFault("unreadable", key, error) for key, error in partition.unreadable.items())
     for location in partition.waiting:
-        if not is_legal(object_key(location)):
-            what = "is no key that a store takes"
+        if not is_valid_key(object_key(location)):
+            problem = "is not a valid key"
         elif location in missing:
-            what = "is not in the store"
+            problem = "is not in the store"
         else:
             continue
-        yield Fault(
+        yield QueueFault(
             "missing",
             keys.producer,
-            f"{location} is pending in {keys.producer} and {what}: its entries are lost to "
-            "readers, and a collector will set it aside.",
+            f"{location} is pending in {keys.producer} and {problem}: its entries cannot be read, and a collector will "
+            "move it to quarantine.",
             location,
         )
     for name, locations in (("pending", partition.pending), ("done", partition.done)):
         key = keys.producer if name == "pending" else keys.consumer
-        for location in _repeated(locations):
-            yield Fault("twice", key, f"{location} stands more than once in the {name!r} of {key}.", location)
+        for location in _duplicates(locations):
+            yield QueueFault("twice", key, f"{location} is duplicated in {name!r} of {key}.", location)
     yield from _claims(partition)
 
 
-def _claims(partition: Partition) -> Iterator[Fault]:
-    key, now = partition.pair.consumer, partition.consumer
+def _claims(partition: PartitionStatus) -> Iterator[QueueFault]:
+    key, now = partition.keys.consumer, partition.consumer
     if now is None:
         return
     known = {*partition.pending, *partition.done}
     for location in now.claimed:
         owner = now.owners.get(location)
         if partition.producer is not None and location not in known:
-            yield Fault("claim", key, f"{location} is claimed in {key} and is neither pending nor done.", location)
-        # Who writes manifests without a version knows of no owners either.
+            yield QueueFault("claim", key, f"{location} is claimed in {key} but neither pending nor done.", location)
+        # A writer that knows no versions knows no owners either.
         if owner is None and now.version:
-            yield Fault(
+            yield QueueFault(
                 "owner",
                 key,
-                f"The claim on {location} in {key} has no owner: a collector wrote it that does not know "
-                "of owners, and it can neither be fenced nor fence others.",
+                f"The claim on {location} in {key} has no owner: a collector wrote it that does not support owners, so "
+                "it can neither be fenced nor fence others.",
                 location,
             )
         if owner is not None and now.owner is not None and owner != now.owner:
-            yield Fault(
+            yield QueueFault(
                 "owner",
                 key,
-                f"The claim on {location} in {key} is that of {owner}, and the queue is read in order by "
-                f"{now.owner}, who alone may claim.",
+                f"The claim on {location} in {key} belongs to {owner}, but only {now.owner}, which reads the queue in "
+                "order, may claim.",
                 location,
             )
     for location in sorted(now.owners.keys() - now.claimed.keys()):
-        yield Fault("owner", key, f"{location} has an owner in {key} and is not claimed.", location)
+        yield QueueFault("owner", key, f"{location} has an owner in {key} but is not claimed.", location)
 
 
-def _twice_in_queue(partitions: Sequence[Partition]) -> Iterator[Fault]:
-    """A location in two partitions is handed out twice."""
+def _in_two_partitions(partitions: Sequence[PartitionStatus]) -> Iterator[QueueFault]:
+    """Find locations in two partitions: they are handed out twice."""
     first: dict[str, str] = {}
     for each in partitions:
         for location in dict.fromkeys(each.pending):
-            other = first.setdefault(location, each.pair.producer)
-            if other != each.pair.producer:
-                yield Fault(
+            other = first.setdefault(location, each.keys.producer)
+            if other != each.keys.producer:
+                yield QueueFault(
                     "twice",
-                    each.pair.producer,
-                    f"{location} is pending in {other} and in {each.pair.producer}, and is handed out by both.",
+                    each.keys.producer,
+                    f"{location} is pending in {other} and in {each.keys.producer}, and is handed out by both.",
                     location,
                 )
 
 
-def _settings(partitions: Sequence[Partition]) -> Iterator[Fault]:
-    """Whether all pairs say the same of the queue that they are parts of."""
+def _settings(partitions: Sequence[PartitionStatus]) -> Iterator[QueueFault]:
+    """Check that all partitions agree on the settings of the queue."""
     root = partitions[0].producer
     if root is None:
         return
-    first, count = partitions[0].pair.producer, root.partitions or 1
+    first, count = partitions[0].keys.producer, root.partitions or 1
     for each in partitions:
-        now, key = each.producer, each.pair.producer
+        now, key = each.producer, each.keys.producer
         if now is None:
             continue
         if each.number and now.data_path_prefix not in (None, root.data_path_prefix):
-            yield Fault(
+            yield QueueFault(
                 "prefix",
                 key,
-                f"{key} keeps its batches below {now.data_path_prefix!r}, and {first} below "
-                f"{root.data_path_prefix!r}: a queue has one prefix.",
+                f"{key} has its batches under {now.data_path_prefix!r}, but {first} under {root.data_path_prefix!r}: "
+                "a queue has one prefix.",
             )
         if now.partitions not in (0, count):
-            yield Fault(
+            yield QueueFault(
                 "partitions",
                 key,
-                f"{key} says that the queue has {now.partitions} partitions, and {first} says {count}.",
+                f"According to {key} the queue has {now.partitions} partitions, according to {first} {count}.",
             )
         if now.sealed and each.number < count:
-            yield Fault(
+            yield QueueFault(
                 "partitions",
                 key,
-                f"{key} is sealed, so ingestors are refused: a change of the number of partitions was "
-                "not finished. Make it once more.",
+                f"{key} is sealed, so ingestors are refused: a repartitioning was not finished. "
+                "Finish it: run the `repartition` command again with the same number.",
             )
         if each.number >= count and each.waiting:
-            yield Fault(
+            yield QueueFault(
                 "partitions",
                 key,
-                f"Locations wait in {key}, which is none of the {count} partitions of {first}: no collector reads it.",
+                f"{key} has unacknowledged locations but is not one of the {count} partitions of {first}: "
+                "no collector reads it.",
             )
 
 
-async def _whose_prefix(partitions: Sequence[Partition], manifest_path: str, means: Means) -> list[Fault]:
-    """Whether the batches lie below a prefix that is this queue's."""
+async def _prefix_owner(
+    partitions: Sequence[PartitionStatus], manifest_path: str, deps: BufferDeps
+) -> list[QueueFault]:
+    """Check that the prefix of the batches belongs to this queue."""
     root = partitions[0].producer
     prefix = root.data_path_prefix if root else None
-    if prefix is None or not is_legal(owner_key(prefix)):
+    if prefix is None or not is_valid_key(owner_key(prefix)):
         return []
     try:
-        owner = await PrefixOwner(prefix, manifest_path, means).stored()
+        owner = await PrefixOwner(prefix, manifest_path, deps).stored()
     except Unreadable as error:
-        return [Fault("unreadable", owner_key(prefix), str(error))]
+        return [QueueFault("unreadable", owner_key(prefix), str(error))]
     if owner is None or owner.manifest_path == manifest_path:
         return []
     sentence = (
-        f"{manifest_path} keeps its batches below {prefix!r}, which {owner_key(prefix)} says is the prefix of "
-        f"{owner.manifest_path}: a prefix belongs to one queue."
+        f"{manifest_path} has its batches under {prefix!r}, which belongs to {owner.manifest_path} according to "
+        f"{owner_key(prefix)}: a prefix belongs to one queue."
     )
-    return [Fault("prefix", manifest_path, sentence)]
+    return [QueueFault("prefix", manifest_path, sentence)]
 
 
-def _in_quarantine(aside: Notes) -> Iterator[Fault]:
-    yield from (Fault("unreadable", key, why) for key, why in aside.unreadable.items())
-    for key, note in aside.read.items():
-        if gone := [part for part in note.keys if part not in aside.there]:
-            yield Fault(
+def _in_quarantine(quarantined: QuarantineNotes) -> Iterator[QueueFault]:
+    yield from (QueueFault("unreadable", key, error) for key, error in quarantined.unreadable.items())
+    for key, note in quarantined.readable.items():
+        if gone := [part for part in note.keys if part not in quarantined.stored_keys]:
+            yield QueueFault(
                 "quarantine",
                 key,
-                f"What was set aside of {note.location} is not at {gone[0]}, where its note says that it is.",
+                f"The copy of {note.location} in quarantine is missing: {gone[0]} is not in the store.",
                 note.location,
             )
 
 
-def _repeated(locations: Sequence[str]) -> list[str]:
+def _duplicates(locations: Sequence[str]) -> list[str]:
     return [location for location, times in Counter(locations).items() if times > 1]

@@ -1,4 +1,4 @@
-"""How far a table is, as the label of a published directory says it: pure, and suspicious of what it reads."""
+"""Encodes and decodes a table's watermark in the label of a published directory. Checks everything it reads."""
 
 import json
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMark:
-    """What a directory brought the table to."""
+    """The table's watermark after a directory was published."""
 
     value: Value
     slice: int
     generation: int
-    """Raw's own. A mirror's directory counts its generations by slices."""
+    """Raw's generation. The units of a mirror's directories use the slice number as their generation."""
 
     load_date: date
     table: str | None = None
@@ -29,16 +29,16 @@ class FileMark:
 
 
 def encode_mark(mark: FileMark) -> str:
-    """The mark as a label holds it."""
+    """The mark as the text of a label."""
     kind, value = to_text(mark.value)
-    told = {"kind": kind, "value": value, "slice": mark.slice, "generation": mark.generation}
+    fields = {"kind": kind, "value": value, "slice": mark.slice, "generation": mark.generation}
     of_table = {} if mark.table is None else {"table": mark.table}
     by = {} if mark.read_by is None else {"read_by": asdict(mark.read_by)}
-    return json.dumps({"version": VERSION, **told, "load_date": mark.load_date.isoformat(), **of_table, **by})
+    return json.dumps({"version": VERSION, **fields, "load_date": mark.load_date.isoformat(), **of_table, **by})
 
 
 def decode_mark(text: str | None, *, directory: str) -> FileMark:
-    """What a label says. Raises `BrokenRecord` where it is none of ours."""
+    """The mark in a label. Raises `BrokenRecord` if the text is not one."""
     try:
         match json.loads(text or ""):
             case {
@@ -66,8 +66,8 @@ def decode_mark(text: str | None, *, directory: str) -> FileMark:
     except (ArithmeticError, ValueError, RecursionError, Misconfigured):
         pass
     raise BrokenRecord(
-        f"The directory {directory} does not say how far its table is, in a form that this version knows. Restore its "
-        "label, or read it with the version that wrote it; nothing was changed."
+        f"The label of directory {directory} has no watermark that this version can read. Restore the label, or use "
+        "the version that wrote it; nothing was changed."
     )
 
 

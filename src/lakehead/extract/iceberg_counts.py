@@ -1,28 +1,28 @@
-"""How many rows a snapshot of Iceberg's brought, and how many there are now: what its summary tells for certain."""
+"""Row counts of an Iceberg snapshot, as far as its summary is reliable: rows written, and rows in total."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MERGED = "spark.merge-into.num-target-rows-"
-"""What the counts of a MERGE begin with. Spark says -1 where it does not know."""
+"""The prefix of the summary's counts of a MERGE. Spark writes -1 for an unknown count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What is known; None and absent is what is not."""
+class SnapshotCounts:
+    """The known counts; unknown ones are None or absent."""
 
     rows: int | None
-    """Rows that are new, or that took the place of others."""
+    """Rows that were inserted or updated."""
 
     detail: Mapping[str, object] = field(default_factory=dict)
-    """`inserted` and `updated` of a MERGE, and `total`, the rows that readers see."""
+    """`inserted` and `updated` of a MERGE, and `total`, the number of rows that readers see."""
 
 
-def counts_of(summary: Mapping[str, str]) -> Counts:
+def counts_of(summary: Mapping[str, str]) -> SnapshotCounts:
     """The counts of an append, an overwrite of the whole table or a MERGE.
 
-    A MERGE that writes whole files anew adds rows to them that it only copied: these do not count. `total` is told only
-    of a table without delete files: what they hide no summary says, as they may outlive the rows that they are of.
+    A copy-on-write MERGE also rewrites unchanged rows, which are not counted. `total` is given only for a table without
+    delete files: no summary says how many rows they hide, because they may outlive the rows that they delete.
     """
     total = _number(summary, "total-records") if summary.get("total-delete-files") == "0" else None
     merged = {name: _number(summary, MERGED + name) for name in ("inserted", "updated")}
@@ -31,7 +31,7 @@ def counts_of(summary: Mapping[str, str]) -> Counts:
     if MERGED + "copied" in summary and summary.get("deleted-data-files", "0") != "0":
         inserted, updated = merged.values()
         rows = None if inserted is None or updated is None else inserted + updated
-    return Counts(rows if summary else None, known)
+    return SnapshotCounts(rows if summary else None, known)
 
 
 def _number(summary: Mapping[str, str], name: str, absent: int | None = None) -> int | None:

@@ -1,11 +1,11 @@
-"""The Iceberg tables of a source's table: made once, and then expected to fit."""
+"""The Iceberg tables of a source's table: created once, and checked against the source's columns later."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, ResolveError
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
@@ -14,35 +14,30 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import BinaryType, IcebergType, StringType
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.rows import LOAD_DATE, raw_schema
-from lakehead.extract.table import PartitionField
+from lakehead.extract.raw_rows import LOAD_DATE, raw_schema
+from lakehead.extract.table_settings import PartitionField
+from lakehead.lake.iceberg_landing import IcebergLanding
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.tables import create_table
 
 RAW_PARTITIONS = (PartitionField(LOAD_DATE, "identity"),)
-
-MERGED_OFTEN = {
-    "write.merge.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.delete.mode": "merge-on-read",
-}
-"""What a mirror is made with: a merge then writes what has changed, and no more."""
 
 _FIRST_PARTITION_ID = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table is: its name in the catalog, and where its files go."""
+    """A table's name in the catalog, and the location of its files."""
 
     name: str
-    """`namespace.table`; the namespace may have several words."""
+    """`namespace.table`; the namespace may have several parts."""
 
     location: str | None = None
-    """Default: where the catalog puts it."""
+    """Default: chosen by the catalog."""
 
 
 def place_of(root: str, table: str) -> Place:
-    """A table below a root, which is a namespace, or a location whose last part is one."""
+    """A table below a root, which is a namespace, or a URL whose last part is the namespace."""
     if "://" not in root:
         return Place(f"{root}.{table}")
     folder = root.rstrip("/")
@@ -50,54 +45,59 @@ def place_of(root: str, table: str) -> Place:
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:
-    """The schema that raw, mirror and final have for a source's columns."""
+    """The schema of the raw, mirror and final tables for a source's columns."""
     converted = visit_pyarrow(raw_schema(columns), _ConvertToIcebergWithoutIDs())
-    assert isinstance(converted, Schema)  # noqa: S101 - a schema is what a schema becomes
+    assert isinstance(converted, Schema)  # noqa: S101 - for the type checker: a schema is converted to a schema
     return assign_fresh_schema_ids(converted)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A table that is to be there, and how it is made if it is not."""
+class TableSpec:
+    """A table that must exist, and how to create it if it does not."""
 
     place: Place
     partitions: Sequence[PartitionField] = ()
     as_configured: bool = False
-    """Whether a table that is there must be partitioned just so."""
+    """Whether an existing table must have exactly these partitions."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def ensure_tables(catalog: Catalog, schema: Schema, wanted: Sequence[Wanted]) -> None:
-    """Make the tables that are not there. Raises `Misconfigured`, before any is made, if one cannot be as wanted."""
-    specs = {each.place: _spec(schema, each.partitions, each.place.name) for each in wanted}
-    missing = [each for each in wanted if not _is_there(catalog, each, schema, specs[each.place])]
-    for each in missing:
-        create_table(
-            catalog,
-            each.place.name,
-            schema,
-            partition=specs[each.place],
-            location=each.place.location,
-            properties=each.properties,
-        )
-        _is_there(catalog, each, schema, specs[each.place])  # if another run was faster, its table has to fit too
+def ensure_tables(
+    landing: IcebergLanding, schema: Schema, specs: Sequence[tuple[TableSpec, IcebergTable | None]]
+) -> list[IcebergTable]:
+    """Create the tables that do not exist, and return all of them, opened.
+
+    Raises `Misconfigured` if one cannot be as specified, before any is created.
+    """
+    partitions = [_partition_spec(schema, spec.partitions, spec.place.name) for spec, _ in specs]
+    tables = [table or landing.find(spec.place.name) for spec, table in specs]
+    for (spec, _), table, partition in zip(specs, tables, partitions, strict=True):
+        if table is not None:
+            _check(table, spec, schema, partition)
+    for number, ((spec, _), partition) in enumerate(zip(specs, partitions, strict=True)):
+        if tables[number] is None:
+            made = tables[number] = _make(landing, spec, schema, partition)
+            _check(made, spec, schema, partition)  # if another run has created it first, that one must match too
+    return [table for table in tables if table is not None]
 
 
-def _is_there(catalog: Catalog, wanted: Wanted, schema: Schema, spec: PartitionSpec) -> bool:
-    """Whether there is such a table. Raises `Misconfigured` if there is, and it cannot hold these columns."""
-    name = wanted.place.name
-    try:
-        table = catalog.load_table(name)
-    except NoSuchTableError:
-        return False
-    _check_fits(name, schema, table.schema())
-    if wanted.as_configured:
-        _check_partitions(name, _told(spec, schema), _told(table.spec(), table.schema()))
-    return True
+def _make(landing: IcebergLanding, spec: TableSpec, schema: Schema, partition: PartitionSpec) -> IcebergTable:
+    place = spec.place
+    create = partial(create_table, partition=partition, location=place.location, properties=spec.properties)
+    landing.retries.call(f"The catalog {landing.catalog.name}", lambda: create(landing.catalog, place.name, schema))
+    return IcebergTable(landing.catalog, place.name, landing.ledger, landing.retries)
 
 
-def _told(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """A table's partitions in words, as in kind, day(at)."""
+def _check(table: IcebergTable, spec: TableSpec, schema: Schema, partition: PartitionSpec) -> None:
+    """Raise `Misconfigured` if an existing table cannot hold these columns or has other partitions."""
+    there = table.seen()
+    _check_fits(table.name, schema, there.schema())
+    if spec.as_configured:
+        _check_partitions(table.name, _described(partition, schema), _described(there.spec(), there.schema()))
+
+
+def _described(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """A table's partition fields as text, for example `kind` and `day(at)`."""
     columns = [(schema.find_field(field.source_id).name, str(field.transform)) for field in spec.fields]
     return [column if transform == "identity" else f"{transform}({column})" for column, transform in columns]
 
@@ -106,11 +106,11 @@ def _check_partitions(name: str, wanted: list[str], there: list[str]) -> None:
     if wanted != there:
         raise Misconfigured(
             f"The table {name} is partitioned by {', '.join(there) or 'nothing'}, and partition_by says "
-            f"{', '.join(wanted)}. Change the table with ALTER TABLE, or partition_by."
+            f"{', '.join(wanted)}. Change the table with ALTER TABLE, or change partition_by."
         )
 
 
-def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> PartitionSpec:
+def _partition_spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> PartitionSpec:
     ids = {field.name: field.field_id for field in schema.fields}
     exact = {name.lower(): name for name in ids}
     fields = []
@@ -129,12 +129,12 @@ def _spec(schema: Schema, partitions: Sequence[PartitionField], table: str) -> P
 
 
 def check_same_columns(name: str, raw: Schema, there: Schema) -> None:
-    """Whether what is merged from raw is what the table was made for: either may have been altered since."""
+    """Raise `Misconfigured` if raw's columns do not match those of the table: either may have been altered."""
     _check_fits(name, raw, there, "raw table")
 
 
 def _check_fits(name: str, wanted: Schema, there: Schema, of: str = "source") -> None:
-    """Whether the columns that come are still those that the table was made for. This is where drift will be judged."""
+    """Raise `Misconfigured` if the columns are not those the table was created for. Schema drift is detected here."""
     has = {field.name: field.field_type for field in there.fields}
     needs = {field.name: field.field_type for field in wanted.fields}
     faults = [f"the {of} has a new column {column!r}" for column in needs if column not in has]
@@ -144,14 +144,16 @@ def _check_fits(name: str, wanted: Schema, there: Schema, of: str = "source") ->
             faults.append(f"column {column!r} is {needs[column]} in the {of} and {has[column]} here")
     if faults:
         raise Misconfigured(
-            f"The table {name} does not fit its {of}: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
-            "give the table another name and load it anew."
+            f"The table {name} does not match its {of}: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
+            "give the table another name and load it again."
         )
 
 
 def _can_hold(column: IcebergType, values: IcebergType) -> bool:
-    """Whether a column of one type can hold all values of another. Bytes and text are not each other, though Iceberg's
-    readers take them for each other."""
+    """Whether a column of one type can hold all values of another.
+
+    Binary and string are kept apart, although Iceberg's promotion treats them as the same.
+    """
     if column == values:
         return True
     if {type(column), type(values)} == {BinaryType, StringType}:

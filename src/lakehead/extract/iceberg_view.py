@@ -1,4 +1,4 @@
-"""A view that shows one slice of a raw table: what a full refresh becomes where nothing is to be written twice."""
+"""A view of one slice of a raw table: publishes a full refresh without writing its rows a second time."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.rows import SLICE
+from lakehead.extract.raw_rows import SLICE
 from lakehead.spark.names import quoted
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
@@ -15,24 +15,23 @@ SHOWN = "lakehead.slice"
 
 
 def shown_slice(session: SparkSession, view: str) -> int | None:
-    """The slice that a view shows; None if there is no such view."""
+    """The slice that a view shows; None if the view does not exist."""
     if not session.catalog.tableExists(view) and not _view_exists(session, view):
         return None
     try:
         rows = session.sql(f"SHOW TBLPROPERTIES {view}").collect()
     except AnalysisException:
-        return None  # it has gone since
-    told = {row["key"]: row["value"] for row in rows}
-    if SHOWN not in told:
+        return None  # it was dropped since
+    properties = {row["key"]: row["value"] for row in rows}
+    if SHOWN not in properties:
         raise Misconfigured(
-            f"There is something named {view} that is no view of Lakehead's. Rename or drop it, or set finalize to "
-            "table."
+            f"{view} exists, but Lakehead did not create it as a view. Rename or drop it, or set finalize to table."
         )
-    return int(told[SHOWN])
+    return int(properties[SHOWN])
 
 
 def _view_exists(session: SparkSession, view: str) -> bool:
-    """Whether a catalog of Iceberg's has such a view: to Spark's `tableExists` only tables exist there."""
+    """Whether an Iceberg catalog has the view. Spark's `tableExists` finds only tables there."""
     namespace, _, name = view.rpartition(".")
     if not session.catalog.databaseExists(namespace):
         return False
@@ -40,7 +39,7 @@ def _view_exists(session: SparkSession, view: str) -> bool:
         views = session.sql(f"SHOW VIEWS IN {namespace}").collect()
     except AnalysisException as error:
         if (error.getCondition() or "").startswith("MISSING_CATALOG_ABILITY"):
-            return False  # it has no views at all
+            return False  # the catalog does not support views
         raise
     return any(quoted(row["viewName"]) == name and not row["isTemporary"] for row in views)
 
@@ -48,7 +47,7 @@ def _view_exists(session: SparkSession, view: str) -> bool:
 def show_slice(
     session: SparkSession, view: str, raw: str, columns: Sequence[str], number: int, conditions: Sequence[str]
 ) -> None:
-    """Let the view show one slice of raw. Readers see the slice that was shown before, or this one."""
+    """Replace the view with one slice of raw. Readers see either the previous slice or this one."""
     where = " AND ".join([f"{SLICE} = {number}", *conditions])
     names = ", ".join(map(quoted, columns))
     namespace = view.rpartition(".")[0]
@@ -60,6 +59,6 @@ def show_slice(
         )
     except SPARKS_ERRORS as error:
         raise Misconfigured(
-            f"The view {view} could not be made: {reason_of(error)}. A catalog that has no views needs finalize set to "
-            "table."
+            f"The view {view} could not be created: {reason_of(error)}. If the catalog does not support views, set "
+            "finalize to table."
         ) from error

@@ -1,71 +1,75 @@
-"""Rows that are committed after their window was read: what a source tells of them, and which tables that is not enough
-for.
+"""Late commits: rows that are committed after their window was read, and how a source's open transactions reveal them.
 
-A row is lost if its watermark lies below one that was read already when it is committed. By the clock, the window ends
-before the oldest open transaction and the lag before that. Numbers and text know no time: they are read when no
-transaction is open any more that may have taken a lower value.
+A row would be lost if, when it is committed, its watermark is below one that was already read. For columns that follow
+the clock, the window therefore ends before the oldest open transaction, less the lag. Numbers and text have no time, so
+they are read once no transaction is open any more that may have taken a lower value.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lakehead.errors import Misconfigured, Unavailable
-from lakehead.extract.facts import Answers, Increments
+from lakehead.extract.incremental_source import Answers, IncrementalSource
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.strategy import ExecutionContext
-from lakehead.extract.table import LateCommits, TableSettings
+from lakehead.extract.table_settings import LateCommits, TableSettings
 from lakehead.source.port import OpenTransactions
 from lakehead.telemetry.events import LateCommitsUnknown, TableHeldBack
 
-TOLD_FROM_SECONDS = 1
-"""Transactions that are younger come and go in every busy database."""
+REPORT_AFTER_SECONDS = 1
+"""Younger transactions are not reported: every busy database has some."""
 
 LOOKS, PAUSE_SECONDS = 8, 0.25
-"""How often, and how far apart, is looked whether transactions have ended that may bring lower numbers."""
+"""How often, and with which pause, to check whether transactions that may commit lower numbers have ended."""
 
 
 @dataclass(slots=True)
 class LateCommitCheck:
-    """Looks at a source's open transactions for one table in one run, and says what it finds."""
+    """Checks a source's open transactions for one table in one run, and emits events about them."""
 
     context: ExecutionContext
     held_back: "HeldBack | None" = None
-    """What kept the table from being read up to the source's time."""
+    """The transaction that kept the table from being read up to the source's current time."""
 
-    _said: bool = False
+    _reported: bool = False
 
-    def check(self, increments: Increments, transactions: OpenTransactions) -> None:
-        """Say, once, that the source does not tell of all open transactions; raise `Misconfigured` where a table must
-        not be read because of it."""
+    def check(self, increments: IncrementalSource, transactions: OpenTransactions) -> None:
+        """Emit an event, once, if the source does not show all open transactions.
+
+        Raises `Misconfigured` if the table must not be read because of that.
+        """
         table = self.context.table
         unknown = transactions.unknown or increments.info.written_elsewhere
         lag = max(table.lag_seconds, self.context.lag_seconds) if increments.kind.follows_the_clock else 0
-        if unknown is not None and not self._said:
-            self._said = True
+        if unknown is not None and not self._reported:
+            self._reported = True
             accepted = table.late_commits is LateCommits.ACCEPT
             self.context.emit(LateCommitsUnknown(reason=unknown, lag_seconds=lag, accepted=accepted))
-        check_known(table, increments.kind, unknown, lag_seconds=lag, one_writer=increments.source.can.one_writer)
+        check_known(
+            table, increments.kind, unknown, lag_seconds=lag, one_writer=increments.source.capabilities.one_writer
+        )
 
-    def look(self, increments: Increments, answers: Answers) -> None:
-        """Look at the transactions that were open when a plan is made, and say who holds the table back.
+    def look(self, increments: IncrementalSource, answers: Answers) -> None:
+        """Check the transactions that were open when a plan is made, and report the one that holds the table back.
 
-        By the clock, all can be read that is older than they are. Raises what `check` and `check_limit` raise.
+        Columns that follow the clock can be read up to the oldest of them. Raises as `check` and `check_limit` do.
         """
         self.check(increments, answers.transactions)
         if increments.kind.follows_the_clock:
             self._hold_back(answers.asked_at, answers.transactions)
 
-    def may_read(self, increments: Increments, asked_at: datetime) -> bool:
-        """Whether numbers or text can be read up to the highest that the source had at that moment.
+    def may_read(self, increments: IncrementalSource, asked_at: datetime) -> bool:
+        """Whether numbers or text can be read up to the highest value that the source had at that time.
 
-        They cannot as long as a transaction is open that may bring a lower one. Later ones bring higher ones: so the
-        same moment is asked for again by a later run, and a busy source is read too. Raises what `look` raises.
+        They cannot while a transaction is open that may commit a lower value. Transactions that began later have
+        higher values, so a later run asks for the same time again, and a busy source gets read too. Raises as `look`
+        does.
         """
         if self.context.table.late_commits is LateCommits.ACCEPT:
             return True
         transactions, looks = increments.source.open_transactions(), LOOKS
         self.check(increments, transactions)
-        while _began_before(asked_at, transactions) and looks:  # most are over in a moment
+        while _began_before(asked_at, transactions) and looks:  # most end within moments
             self.context.progress("waiting for open transactions")
             self.context.pause(PAUSE_SECONDS)
             transactions, looks = increments.source.open_transactions(), looks - 1
@@ -88,7 +92,7 @@ def _began_before(moment: datetime, transactions: OpenTransactions) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """What keeps a table from being read up to the source's time."""
+    """The open transaction that keeps a table from being read up to the source's current time."""
 
     by: str
     since: datetime
@@ -99,37 +103,37 @@ class HeldBack:
 
 
 def held_back(now: datetime, transactions: OpenTransactions) -> HeldBack | None:
-    """Who has a transaction open that began before this moment, if that is worth saying."""
+    """The oldest open transaction, if it has been open for long enough to report it."""
     oldest = transactions.oldest
-    if oldest is None or (seconds := (now - oldest).total_seconds()) < TOLD_FROM_SECONDS:
+    if oldest is None or (seconds := (now - oldest).total_seconds()) < REPORT_AFTER_SECONDS:
         return None
     return HeldBack(by=transactions.whose or "an open transaction", since=oldest, seconds=seconds)
 
 
 def check_limit(table: TableSettings, held: HeldBack) -> None:
-    """Raise `Unavailable` if a table has been held back for longer than it may be."""
+    """Raise `Unavailable` if a table has been held back for longer than its settings allow."""
     limit = table.max_held_back_seconds
     if limit and held.seconds > limit:
         raise Unavailable(
             f"The table {table.name} is {held}, longer than its max_held_back_seconds ({limit:,}) allow. End that "
-            "transaction and run it again, or set max_held_back_seconds higher."
+            "transaction and run it again, or increase max_held_back_seconds."
         )
 
 
 def check_known(table: TableSettings, kind: Kind, unknown: str | None, *, lag_seconds: int, one_writer: bool) -> None:
-    """Raise `Misconfigured` if rows of the table could be lost without anybody having accepted that.
+    """Raise `Misconfigured` if rows of the table could be lost and the configuration does not accept that.
 
-    `unknown` is why not all open transactions are known that may bring rows of the table, or None if they are.
-    A source with one writer is let pass: what is missed there is one transaction, of one process, at that very moment.
+    `unknown` is why some open transactions that may commit rows of the table are unknown, or None if all are known.
+    A source with a single writer passes: at most the one transaction in progress at that moment could be missed.
     """
     if unknown is None or table.late_commits is LateCommits.ACCEPT or one_writer:
         return
-    why = f"The source of {table.name} does not tell of all open transactions: {unknown}."
+    why = f"The source of {table.name} does not show all open transactions: {unknown}."
     if not kind.follows_the_clock:
         raise Misconfigured(
             f"{why} Rows that are committed after a higher {table.incremental_column} was read would never be read, "
-            f"and a column of the kind {kind} knows no lag. Choose a column of time, load the table in full, or set "
-            "its late_commits to accept."
+            f"and a column of kind {kind} cannot have a lag. Choose a timestamp or date column, load the table in "
+            "full, or set its late_commits to accept."
         )
     if lag_seconds == 0:
         raise Misconfigured(

@@ -1,36 +1,49 @@
-"""What a strategy asks of the place where a table is kept."""
+"""The interface of a table's sink, which strategies write to, and the records that they exchange."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
 import pyarrow as pa
 
-from lakehead.errors import LakeheadError
-from lakehead.extract.merging import Newest
+from lakehead.extract.merging import DedupRule
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.rows import SLICE
-from lakehead.extract.table import Reader, TableSettings
-from lakehead.source.port import Column, Query, Source, TableInfo, TableName
+from lakehead.extract.raw_rows import SLICE
+from lakehead.extract.table_settings import Reader, TableSettings
+from lakehead.lake.ports import Overtaken
+from lakehead.source.port import ColumnNames, Query, ReadPart, Source, TableName
 from lakehead.state.model import ReadBy, Watermark
 
 
-class Overtaken(LakeheadError):
-    """Another run has brought the table further since this was decided. Nothing was published; look again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a step has made visible, and where."""
+
+    rows: int | None
+    """None if they were not counted."""
+
+    slice: int
+    location: str
+    snapshot: int | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a table is, in raw and for its readers, as its snapshots say."""
+class TableProgress:
+    """How far a table is, in raw and for its readers, according to its snapshots."""
 
     raw: Watermark | None = None
     published: Watermark | None = None
-    """Of the mirror or the final table: its slice is the last of raw's that readers see."""
+    """The watermark of the mirror or the final table. Its slice is the last one of raw that readers see."""
+
+    written: Written | None = None
+    """What the step that returns this has written; None if another run had done it or nothing was left to do."""
 
     @property
     def generation(self) -> int:
-        """How often the table was loaded anew. A raw table that was made again is such a time too."""
+        """How often the table was reloaded. A raw table that was dropped and created again counts as a reload."""
         if self.raw is not None:
             return self.raw.generation
         return 0 if self.published is None else self.published.generation + 1
@@ -42,12 +55,12 @@ class Standing:
 
     @property
     def same_generation(self) -> bool:
-        """Whether readers see rows of raw's own generation."""
+        """Whether readers see rows of raw's current generation."""
         return bool(self.raw and self.published and self.raw.generation == self.published.generation)
 
     @property
     def complete(self) -> bool:
-        """Whether readers see all that raw has. They may see more, after raw was put back to an earlier slice."""
+        """Whether readers see all rows of raw. They may see more, after raw was rolled back to an earlier slice."""
         if self.raw is None or self.published is None:
             return self.raw is None
         return self.same_generation and (self.raw.slice or 0) <= (self.published.slice or 0)
@@ -61,62 +74,58 @@ class Reading:
     query: Query
     reader: Reader = Reader.AUTO
     parts: int | None = None
-    """How many parts. Default: as many as tasks run side by side."""
+    """How many parts. Default: Spark's default parallelism."""
 
     fetch_rows: int = 10_000
     read_by: ReadBy | None = None
-    """What the watermark that is reached by it will say that it was read by."""
+    """The column and filter to record with the new watermark."""
 
     @property
-    def told(self) -> str:
-        """What is read, as it may be said aloud."""
+    def label(self) -> str:
+        """The source and its table, without secrets: for logs and raw's `_source` column."""
         return f"{self.source.settings} {self.query.table}"
 
     @property
     def by_jdbc(self) -> bool:
-        """Whether Spark reads it, and not tasks of ours."""
-        return self.reader is Reader.JDBC or (self.reader is Reader.AUTO and not self.source.can.arrow)
+        """Whether Spark's JDBC reader reads it, instead of our own tasks."""
+        return self.reader is Reader.JDBC or (self.reader is Reader.AUTO and not self.source.capabilities.arrow)
 
-    def ask_again(self) -> None:
-        """Raise what is wrong with the source, if it is: one that has gone says so better than tasks that it left."""
+    @contextmanager
+    def open_parts(self, tasks: int) -> Iterator[tuple[ReadPart, ...]]:
+        """The parts to read. All see one snapshot of the source, which is held open until the `with` ends."""
+        with self.source.snapshot() as snapshot:
+            yield self.source.parts(self.query, self.parts or tasks, snapshot)
+
+    def probe_source(self) -> None:
+        """Read the source's catalogue, to raise a clear error if the source is what made the tasks fail."""
         table = self.query.table
-        self.source.catalogue(TableName(table.name, table.schema))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What has become visible, and where."""
-
-    rows: int | None
-    """None where nobody has counted them."""
-
-    slice: int
-    location: str
-    snapshot: int | None = None
-    detail: Mapping[str, object] = field(default_factory=dict)
+        self.source.describe_table(TableName(table.name, table.schema))
 
 
 LOADED_IN_FULL = ReadBy(SLICE)
-"""What the watermark of a table was read by that is loaded in full: it counts the loads, and means no column."""
+"""The `read_by` of a table that is loaded in full: its watermark counts the loads and belongs to no column."""
 
 
 def is_full_load(raw: Watermark | None) -> bool:
-    """Whether raw's newest slice is a whole source table. Of older versions only the number of the load says it."""
+    """Whether raw's newest slice is a whole source table.
+
+    Older versions recorded no `read_by`; theirs is a full load if the watermark equals the slice number.
+    """
     if raw is None or raw.read_by is None:
         return raw is not None and raw.value == raw.slice
     return raw.read_by == LOADED_IN_FULL
 
 
 class TableSink(Protocol):
-    """Where one table is kept: raw, and the mirror or the final table for its readers.
+    """Where one table is stored: raw, and the mirror or the final table for its readers.
 
-    Its methods are used by one thread. Each that writes is exactly once, whoever else runs the table: it waits for
-    another run that is at the same work, and answers None where that has done it.
+    Use it from one thread. Each method that writes does so exactly once, also if other runs load the same table: it
+    waits for another run that does the same step. It takes the table's progress and returns the new progress.
     """
 
     @property
     def id(self) -> str | None:
-        """Under which the state knows the table; None before it was ever prepared."""
+        """The table's id in the state; None until it is prepared for the first time."""
         ...
 
     @property
@@ -125,58 +134,52 @@ class TableSink(Protocol):
         ...
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Make what is not there yet for rows of these columns. Raises `Misconfigured` where they do not fit."""
+        """Create what does not exist yet for rows of these columns. Raises `Misconfigured` if they do not fit."""
         ...
 
-    def standing(self) -> Standing:
-        """How far the table is, after everything published was settled."""
+    def progress(self) -> TableProgress:
+        """The table's progress, including everything that was published up to now."""
         ...
 
     def has_published(self) -> bool:
-        """Whether what readers read is there: the mirror, the final or its view may have been removed since."""
+        """Whether what readers read exists: the mirror, the final table or its view may have been removed since."""
         ...
 
-    def write_raw(self, load_date: date, generation: int, reading: Reading) -> Written | None:
-        """Bring a whole source table to raw, as the unit of that day."""
+    def write_raw(self, load_date: date, generation: int, reading: Reading, progress: TableProgress) -> TableProgress:
+        """Land a whole source table in raw, as the unit of that day."""
         ...
 
-    def finalize_full(self) -> Written | None:
-        """Let readers see raw's newest slice, whole and at once."""
+    def finalize_full(self, progress: TableProgress) -> TableProgress:
+        """Publish raw's newest slice to readers, in one step."""
         ...
 
     def stage_incremental_slice(
-        self, part: Slice, generation: int, reading: Reading, *, replace: bool = False
-    ) -> Written | None:
-        """Bring one slice to raw. Raises `Overtaken` unless raw stands exactly where the slice begins.
+        self, part: Slice, generation: int, reading: Reading, progress: TableProgress, *, replace: bool = False
+    ) -> TableProgress:
+        """Land one slice in raw. Raises `Overtaken` unless raw's watermark is the slice's lower bound.
 
-        With `replace` it takes the place of all that raw had.
+        With `replace` it replaces everything in raw.
         """
         ...
 
-    def commit_incremental(self, newest: Newest) -> Written | None:
-        """Let readers see all slices of raw: the newest row of each key."""
+    def commit_incremental(self, rule: DedupRule, progress: TableProgress) -> TableProgress:
+        """Publish all slices of raw to readers: the newest row of each key. Raises `Overtaken` if another run has."""
         ...
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Release connections and other resources."""
         ...
 
 
-def known_by(columns: Iterable[str], table: str) -> TableInfo:
-    """A table of these columns, to be asked for them by names as somebody wrote them."""
-    known = tuple(Column(name=name, declared="", arrow=None) for name in columns)
-    return TableInfo(schema=None, name=table, quoted=table, columns=known)
-
-
 def keys_of(settings: TableSettings, columns: Iterable[str]) -> tuple[str, ...]:
-    """The columns that name a row, as they are spelled among these."""
-    known = known_by(columns, settings.name)
-    return tuple(known.column(key).name for key in settings.primary_keys)
+    """The primary key columns, spelled as in `columns`."""
+    known = ColumnNames(settings.name, tuple(columns), settings.name)
+    return tuple(known.find(key) for key in settings.primary_keys)
 
 
 def check_order(raw: Watermark | None, part: Slice, generation: int, table: str) -> None:
-    """Whether a slice may land on raw as it is: raw stands at the slice's beginning, or the slice begins anew."""
+    """Raise `Overtaken` unless the slice starts at raw's watermark, or is the first of a new generation."""
     begins = part.after is None and (raw is None or raw.generation < generation)
     follows = raw is not None and (raw.generation, raw.value) == (generation, part.after)
     if not (begins or follows):
-        raise Overtaken(f"The plan of {table} does not go on where its raw table stands: another run was further.")
+        raise Overtaken(f"Another run has loaded more of {table} since this slice was planned.")

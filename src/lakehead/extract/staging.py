@@ -1,71 +1,71 @@
-"""How rows of a source become staged rows of raw: in tasks as Arrow, or through Spark's own JDBC reader."""
+"""Staging rows of a source for raw: read by our tasks as Arrow, or by Spark's own JDBC reader."""
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from lakehead.extract.rows import INGEST_SCHEMA, Ingest, RawPart, raw_schema, read_rows
+from lakehead.extract.raw_rows import INGEST_SCHEMA, Ingest, RawPart, raw_schema, read_rows
 from lakehead.extract.sink import Reading
-from lakehead.ids import Ids
-from lakehead.lake.landing import Reached, Share
-from lakehead.lake.lane import ArrowStager, FrameStager
-from lakehead.lake.rows import Change
-from lakehead.lake.table import IcebergTable
-from lakehead.source import jdbc
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.run_context import RunContext
+from lakehead.lake.staged_rows import Change
+from lakehead.lake.stagers import ArrowStager, FrameStager
+from lakehead.source import jdbc_reader
 from lakehead.source.port import ReadPart
 
 
+def ingest_of(run: RunContext, reading: Reading, slice_number: int, generation: int) -> Ingest:
+    """The values of our own columns for a slice that this run reads."""
+    return Ingest(
+        load_date=run.load_date,
+        loaded_at=datetime.fromtimestamp(run.clock.now_ns() / 1e9, UTC),
+        run=run.run,
+        source=reading.label,
+        slice=slice_number,
+        generation=generation,
+    )
+
+
 def raw_stager(
-    session: SparkSession,
+    run: RunContext,
     table: IcebergTable,
-    ids: Ids,
     reading: Reading,
-    ingest: Callable[[Reached], Ingest],
-    held: ExitStack,
+    parts: Sequence[ReadPart],
+    ingest: Ingest,
     change: Change,
 ) -> ArrowStager[RawPart] | FrameStager:
-    """Stages what is read, with our own columns. The source's snapshot is held until all of it is published."""
-    source = reading.source
-
-    def parts() -> tuple[ReadPart, ...]:
-        number = reading.parts or session.sparkContext.defaultParallelism
-        return source.parts(reading.query, number, held.enter_context(source.snapshot()))
-
-    def split(_: Share, reached: Reached) -> list[RawPart]:
-        told = ingest(reached)
-        return [RawPart(part, told) for part in parts()]
-
-    def frame(_: Sequence[Share], reached: Reached) -> DataFrame:
-        return _with_ingest_cols(jdbc.frame(session, parts(), fetch_rows=reading.fetch_rows), ingest(reached))
-
+    """A stager for the given parts, with our own columns added."""
+    session, ids = run.session, run.ids
     if reading.by_jdbc:
-        return FrameStager(session=session, table=table, ids=ids, frame=frame, change=change)
-    return ArrowStager(session=session, table=table, ids=ids, read=read_rows, split=split, change=change)
+        frame = partial(_jdbc_frame, session, parts, ingest, reading.fetch_rows)
+        return FrameStager(session=session, table=table, ids=ids, frame=lambda _: frame(), change=change)
+    raw_parts = [RawPart(part, ingest) for part in parts]
+    return ArrowStager(session=session, table=table, ids=ids, read=read_rows, split=lambda _: raw_parts, change=change)
 
 
-def frame_of(session: SparkSession, reading: Reading, ingest: Ingest, held: ExitStack) -> DataFrame:
-    """What is read, with our own columns, as a data frame: a part of it in each of its partitions."""
-    number = reading.parts or session.sparkContext.defaultParallelism
-    parts = reading.source.parts(reading.query, number, held.enter_context(reading.source.snapshot()))
+def frame_of(session: SparkSession, reading: Reading, parts: Sequence[ReadPart], ingest: Ingest) -> DataFrame:
+    """The parts, with our own columns, as a data frame with one partition for each part."""
     if reading.by_jdbc:
-        return _with_ingest_cols(jdbc.frame(session, parts, fetch_rows=reading.fetch_rows), ingest)
+        return _jdbc_frame(session, parts, ingest, reading.fetch_rows)
     schema = from_arrow_schema(raw_schema(parts[0].schema), prefer_timestamp_ntz=True)
     pickled = session.createDataFrame([(pickle.dumps(RawPart(part, ingest)),) for part in parts], "part binary")
     return pickled.repartition(len(parts)).mapInArrow(_read_pickled, schema)
+
+
+def _jdbc_frame(session: SparkSession, parts: Sequence[ReadPart], ingest: Ingest, fetch_rows: int) -> DataFrame:
+    frame = jdbc_reader.frame(session, parts, fetch_rows=fetch_rows)
+    for column, value in zip(INGEST_SCHEMA, ingest.values, strict=True):
+        frame = frame.withColumn(column.name, f.lit(value).cast(from_arrow_type(column.type)))
+    return frame
 
 
 def _read_pickled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for part in batch.column("part").to_pylist():
             yield from read_rows(pickle.loads(part))  # noqa: S301 - from our own driver, through Spark's own channel
-
-
-def _with_ingest_cols(frame: DataFrame, ingest: Ingest) -> DataFrame:
-    for column, value in zip(INGEST_SCHEMA, ingest.values, strict=True):
-        frame = frame.withColumn(column.name, f.lit(value).cast(from_arrow_type(column.type)))
-    return frame

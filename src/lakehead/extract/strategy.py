@@ -1,4 +1,4 @@
-"""What a mode of loading is, what it is given, and which there are."""
+"""Strategies, one for each mode of loading: their interface, their context, and their registry."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,18 +7,25 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
+import pyarrow as pa
+
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.extract.modes import Mode
 from lakehead.extract.planning.planner import Planner
 from lakehead.extract.planning.slicing import SlicingPolicy
-from lakehead.extract.sink import Overtaken, TableSink, Written
-from lakehead.extract.table import TableSettings
+from lakehead.extract.sink import TableProgress, TableSink, Written
+from lakehead.extract.table_settings import TableSettings
 from lakehead.ids import Ids
+from lakehead.lake.ports import Overtaken
 from lakehead.source.filters import parse_filter
 from lakehead.source.port import Filter, Overrides, Source, TableInfo
 from lakehead.state.buffered import BufferedState
 from lakehead.state.model import DayState, DayStatus
-from lakehead.telemetry.events import Happened, PhaseMarked, TableProgress
+from lakehead.telemetry.events import Event, PhaseMarked, TableStep
+
+TRIES = 5
+"""How often a step is attempted when other runs are faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +36,8 @@ class Done:
     """Read from the source."""
 
     published: int | None = None
-    """Written for readers, whoever has read them: merged into the mirror, or into the final. None where nobody has
-    counted them, or raw is what readers read."""
+    """Rows written for readers, to the mirror or the final table, including rows that an earlier run has read. None if
+    they were not counted, or if readers read raw."""
 
     slices: int | None = None
     watermark: str | None = None
@@ -51,7 +58,7 @@ class Tally:
     """Read from the source."""
 
     published: int | None = None
-    """Written for readers; None where nothing was, or nobody has counted."""
+    """Written for readers; None if none were, or they were not counted."""
 
     def publish(self, rows: int | None) -> None:
         """Count rows that were written for readers."""
@@ -66,17 +73,17 @@ class ExecutionContext:
     table: TableSettings
     sink: TableSink
     open_source: Callable[[], Source]
-    """Reaches the source, when it is needed: what is done already needs none."""
+    """Connects to the source. Called only if it is needed: a table that is already loaded needs no source."""
 
     state: BufferedState
-    emit: Callable[[Happened], None]
+    emit: Callable[[Event], None]
     sentence: Callable[[Exception], str] = str
-    """What a person is told of an error that ends a phase."""
+    """The message for users of an error that ends a phase."""
 
     run: str
     load_date: date
     lag_seconds: int = 0
-    """Of the whole run; the larger of it and the table's counts."""
+    """The lag of the whole run; the larger of it and the table's applies."""
 
     planner: Planner
     slicing: SlicingPolicy
@@ -94,52 +101,58 @@ class ExecutionContext:
             opened.close()
 
     def described(self, source: Source) -> tuple[TableInfo, Filter | None]:
-        """The source's table, every column of which can be read and every one that we need is there; and the filter."""
+        """The source's table and the parsed filter. Raises if a column cannot be read or a needed one is missing."""
         overrides = Overrides(as_text=frozenset(self.table.as_text), decimals=self.table.as_decimal)
-        info = source.catalogue(self.table.source, overrides)
+        info = source.describe_table(self.table.source, overrides)
         info.readable()
         for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
             info.column(name)
         written = self.table.source_filter
-        return info, parse_filter(written, info, source.dialect) if written else None
+        return info, parse_filter(written, info.column_names, source.sql_dialect) if written else None
+
+    def prepare(self, columns: pa.Schema, progress: TableProgress) -> TableProgress:
+        """Prepare the sink for rows of these columns. Returns the table's progress after that."""
+        known = self.sink.id is not None
+        self.sink.prepare(columns)
+        return progress if known else self.sink.progress()  # a mirror or final table may exist from before
 
     def progress(self, step: str, *, slice: int | None = None, slices: int | None = None) -> None:  # noqa: A002 - the event's word
-        """Tell what is being done."""
-        self.emit(TableProgress(step=step, rows=self.tally.rows, slice=slice, slices=slices))
+        """Emit an event on what the table is doing."""
+        self.emit(TableStep(step=step, rows=self.tally.rows, slice=slice, slices=slices))
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep."""
         asyncio.run(_sleep(self.clock, seconds))
 
     def day(self) -> dict[str, DayState]:
-        """How each phase of the table stands for the load date."""
+        """The state of each phase of the table for the load date."""
         table = self.sink.id
         return {} if table is None else {phase: d.state for phase, d in self.state.day(table, self.load_date).items()}
 
     def reopen(self, phase: str) -> None:
-        """Say that a phase is done no more: what it was done with is about to change, and a rerun is to see to it."""
+        """Mark a done phase as running again, because its input is about to change, so that a rerun repeats it."""
         if self.day().get(phase) is DayState.DONE:
             self._mark(phase, DayState.RUNNING, {})
 
     @contextmanager
     def phase(self, phase: str) -> Iterator["Phase"]:
-        """A phase of the table: marked as done, or as failed if it raises."""
+        """Run a phase of the table. It is marked as done, or as failed if it raises."""
         marked = Phase()
         try:
             yield marked
         except Overtaken:
-            raise  # nothing has failed: it is decided anew
+            raise  # not a failure: the step is attempted again
         except Exception as error:
             detail = {"error": self.sentence(error)}
             try:
                 self._mark(phase, DayState.FAILED, dict(detail))
-            except LakeheadError as unmarked:  # the first error says more, as where both are on a disk that is full
-                error.add_note(f"Besides, that it failed could not be written: {unmarked}")
+            except LakeheadError as unmarked:  # the first error is the cause, for example of a full disk
+                error.add_note(f"The failure could not be recorded in the state: {unmarked}")
             self.emit(PhaseMarked(phase=phase, state=DayState.FAILED, detail=detail))
             raise
         written = marked.written
-        told = {} if written is None else {"rows": written.rows, "location": written.location, **written.detail}
-        self._mark(phase, DayState.DONE, {**told, **marked.detail})
+        result = {} if written is None else {"rows": written.rows, "location": written.location, **written.detail}
+        self._mark(phase, DayState.DONE, {**result, **marked.detail})
         self.emit(
             PhaseMarked(
                 phase=phase,
@@ -165,34 +178,40 @@ async def _sleep(clock: Clock, seconds: float) -> None:
 
 @dataclass(slots=True)
 class Phase:
-    """What a phase has to tell."""
+    """The result of a phase, for its event and its state."""
 
     written: Written | None = None
     detail: dict[str, object] = field(default_factory=dict)
+
+
+def too_slow(table: TableSettings, attempts: int = TRIES) -> Overtaken:
+    """The error of a step that other runs finished first at every attempt."""
+    return Overtaken(f"Other runs of {table.name} were faster {attempts} times. Run it again.")
 
 
 class Strategy(Protocol):
     """A mode of loading."""
 
     def run(self, context: ExecutionContext) -> Done | Skipped:
-        """Load the table. What raises has changed nothing that a rerun would not find."""
+        """Load the table. If it raises, a rerun finds everything that was written."""
         ...
 
 
 class StrategyRegistry:
-    """The modes that a run knows."""
+    """The strategy of each mode."""
 
     def __init__(self) -> None:
         self._strategies: dict[str, Strategy] = {}
 
-    def register(self, mode: str, strategy: Strategy) -> None:
-        """Make a mode known. Raises `Misconfigured` if its name is taken."""
-        if mode in self._strategies:
-            raise Misconfigured(f"There is a strategy for the mode {mode!r} already.")
-        self._strategies[mode] = strategy
+    def register(self, mode: Mode, strategy: Strategy) -> None:
+        """Carry out a mode by this strategy. Raises `Misconfigured` if it has one."""
+        if mode.name in self._strategies:
+            raise Misconfigured(f"The mode {mode.name!r} already has a strategy.")
+        self._strategies[mode.name] = strategy
 
-    def of(self, mode: str) -> Strategy:
-        """The strategy of a mode. Raises `Misconfigured` for one that is not known."""
-        if mode not in self._strategies:
-            raise Misconfigured(f"The mode {mode!r} is not known. There are {', '.join(sorted(self._strategies))}.")
-        return self._strategies[mode]
+    def of(self, mode: Mode) -> Strategy:
+        """The strategy of a mode. Raises `Misconfigured` if none is registered."""
+        if mode.name not in self._strategies:
+            known = ", ".join(sorted(self._strategies))
+            raise Misconfigured(f"No strategy is registered for the mode {mode.name!r}. There are {known}.")
+        return self._strategies[mode.name]

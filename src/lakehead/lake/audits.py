@@ -1,4 +1,4 @@
-"""What is asked of staged rows before they are published. Each raises `AuditFailed`, and main stays as it was."""
+"""Audits of staged rows before they are published. Each raises `AuditFailed`; main is then left unchanged."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,10 +11,10 @@ from pyiceberg.types import UUIDType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from lakehead.lake.lane import filesystem_of
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ports import AuditFailed, Staged
-from lakehead.lake.rows import Branch, NewFiles
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.staged_rows import Branch, NewFiles
+from lakehead.lake.stagers import filesystem_of
 from lakehead.lake.tasks import read_columns
 from lakehead.spark.names import quoted
 
@@ -22,7 +22,7 @@ SHOWN = 3
 
 
 def every_row_once(staged: Staged[NewFiles]) -> None:
-    """As many rows were written as were read, and every part of every unit was read exactly once."""
+    """Check that as many rows were written as were read, and that every part of every unit was read exactly once."""
     rows = staged.rows
     if not rows.reads and not rows.parts:
         return
@@ -31,7 +31,7 @@ def every_row_once(staged: Staged[NewFiles]) -> None:
     times = Counter((read.unit, read.part) for read in rows.reads)
     if twice := [unit for (unit, _), count in times.items() if count > 1]:
         raise AuditFailed(f"Unit {twice[0].id!r} was read more than once.")
-    planned = {share.unit for share in staged.landing.shares}
+    planned = {remainder.unit for remainder in staged.landing.remainders}
     if strange := {read.unit for read in rows.reads} - planned:
         raise AuditFailed(f"Unit {min(strange).id!r} was read without being in the plan.")
     read = sum(read.rows for read in rows.reads)
@@ -40,7 +40,7 @@ def every_row_once(staged: Staged[NewFiles]) -> None:
 
 
 def count_nulls(staged: Staged[NewFiles], columns: Sequence[str]) -> dict[str, int]:
-    """How many of the new rows have no value in each of the columns, as the new files' own statistics tell."""
+    """How many of the new rows have NULL in each of the columns, according to the new files' statistics."""
     counted = dict.fromkeys(columns, 0)
     for file in staged.rows.files:
         footer = pq.read_metadata(pa.BufferReader(file.footer))
@@ -50,7 +50,7 @@ def count_nulls(staged: Staged[NewFiles], columns: Sequence[str]) -> dict[str, i
 
 
 def no_null(columns: Sequence[str]) -> Callable[[Staged[NewFiles]], None]:
-    """None of the columns has a null in the new files, as their own statistics tell."""
+    """An audit: none of the columns has a NULL in the new files, according to their statistics."""
 
     def audit(staged: Staged[NewFiles]) -> None:
         for file in staged.rows.files:
@@ -64,7 +64,7 @@ def no_null(columns: Sequence[str]) -> Callable[[Staged[NewFiles]], None]:
 
 @dataclass(frozen=True, slots=True)
 class NoDuplicates:
-    """No two of the staged rows have the same key; of a branch, no two rows of the table as it would be."""
+    """An audit: no two staged rows have the same key; for a branch, no two rows of the whole table on it."""
 
     session: SparkSession
     table: IcebergTable
@@ -75,14 +75,12 @@ class NoDuplicates:
         frame = self._frame(staged.rows)
         if frame is None:
             return
-        # By numbers: a key may be called like the count.
+        # Columns by number: a key column may be named "count".
         keys = frame.toDF(*(str(number) for number in range(len(self.columns))))
         twice = keys.groupBy(*keys.columns).count().where("count > 1").limit(SHOWN).collect()
         if twice:
             shown = ", ".join(str(tuple(row)[:-1]) for row in twice)
-            raise AuditFailed(
-                f"Some keys ({', '.join(self.columns)}) of {self.table.name} come more than once: {shown}."
-            )
+            raise AuditFailed(f"Some keys ({', '.join(self.columns)}) of {self.table.name} are duplicated: {shown}.")
 
     def _frame(self, rows: NewFiles | Branch) -> DataFrame | None:
         table = quoted(self.table.catalog.name, *self.table.name.split("."))
@@ -91,7 +89,7 @@ class NoDuplicates:
             case Branch():
                 return self.session.read.option("branch", rows.name).table(table).select(*keys)
             case NewFiles() if rows.files:
-                # Through PyArrow's file system: Spark has no other way to a warehouse that only Iceberg knows.
+                # Through PyArrow's file system: Spark itself may not be able to access the warehouse.
                 iceberg, columns = self.table.load(), list(self.columns)
                 filesystem = filesystem_of(iceberg, rows.files[0].uri)[0]
                 schema = StructType(
@@ -107,7 +105,7 @@ class NoDuplicates:
 
 
 def at_least(rows: int) -> Callable[[Staged[NewFiles]], None]:
-    """A guardrail: the new files hold at least so many rows."""
+    """An audit: the new files have at least that many rows."""
 
     def audit(staged: Staged[NewFiles]) -> None:
         if staged.rows.rows < rows:
@@ -117,7 +115,7 @@ def at_least(rows: int) -> Callable[[Staged[NewFiles]], None]:
 
 
 def _is_uuid(table: Iceberg, column: str) -> bool:
-    """Whether Spark reads a column as text that the files hold as bytes."""
+    """Whether a column is a uuid, which Spark reads as text and the files store as bytes."""
     return isinstance(table.schema().find_field(column).field_type, UUIDType)
 
 

@@ -1,4 +1,4 @@
-"""PyIceberg's catalog for the properties that a Spark catalog has: both sides see the same tables."""
+"""Opens a PyIceberg catalog from the properties of a Spark catalog, so that both see the same tables."""
 
 import sqlite3
 import threading
@@ -20,22 +20,22 @@ BUSY_SECONDS = 30
 """How long a commit to a catalog in SQLite waits for another one."""
 
 REST_SECONDS = (10.0, 60.0)
-"""How long a REST catalog is waited for: to take a connection, and to answer a request."""
+"""Timeouts of a REST catalog: to connect, and to answer a request."""
 
 _PAUSE_SECONDS = 0.05
 _OWN_TABLES = 2
-"""How many tables a catalog in SQL has of its own."""
+"""How many tables PyIceberg's SQL catalog creates for itself."""
 _SQLITE = "jdbc:sqlite:"
 _JAVA_ONLY = ("catalog-impl", "io-impl", "cache-enabled")
 
 
 def open_catalog(name: str, properties: Properties, clock: Clock | None = None) -> Catalog:
-    """The catalog of this name, reached by PyIceberg.
+    """Open the catalog of this name with PyIceberg.
 
-    The name matters: a catalog in SQL keeps its tables under it. JDBC on SQLite or PostgreSQL becomes PyIceberg's SQL
-    catalog; REST, Hive and Glue take the properties as they are. Raises `Misconfigured` for any other, and
-    `Unavailable` if it does not answer. Commits are dated by the clock (default: the machine's), and never before the
-    table's last commit.
+    The name matters: a SQL catalog stores its tables under it. JDBC on SQLite or PostgreSQL becomes PyIceberg's SQL
+    catalog; REST, Hive and Glue use the properties unchanged. Raises `Misconfigured` for any other type, and
+    `Unavailable` if the catalog does not answer. Commit times come from the clock (default: the machine's), and are
+    always after the table's last commit.
     """
     try:
         catalog = _opened(name, properties)
@@ -44,7 +44,7 @@ def open_catalog(name: str, properties: Properties, clock: Clock | None = None) 
             raise unavailable(f"The catalog {name}", error) from error
         raise
     if isinstance(catalog, RestCatalog):
-        # PyIceberg sets none: a server that takes a request and never answers would be waited for without end.
+        # PyIceberg sets no timeout: it would wait for ever for a server that accepts a request and never answers.
         session = catalog._session  # noqa: SLF001 - it has no setting
         session.request = partial(session.request, timeout=REST_SECONDS)  # type: ignore[method-assign] # see above
     date_commits(catalog, clock or SystemClock())
@@ -53,7 +53,7 @@ def open_catalog(name: str, properties: Properties, clock: Clock | None = None) 
 
 def _opened(name: str, properties: Properties) -> Catalog:
     given = {key: value for key, value in properties.items() if key not in _JAVA_ONLY}
-    given["py-io-impl"] = "pyiceberg.io.pyarrow.PyArrowFileIO"  # whose file systems tasks can take along
+    given["py-io-impl"] = "pyiceberg.io.pyarrow.PyArrowFileIO"  # its file systems can be pickled for tasks
     if region := given.get("client.region"):
         given.setdefault("s3.region", region)
     match given.get("type"):
@@ -62,7 +62,7 @@ def _opened(name: str, properties: Properties) -> Catalog:
             user, password = given.pop("jdbc.user", ""), given.pop("jdbc.password", "")
             given |= {"type": "sql", "uri": _sql_url(given.get("uri", ""), user, password)}
             for _ in range(_OWN_TABLES):
-                # Whoever opens a new catalog makes its tables; each may be there when somebody else has been quicker.
+                # Opening a new catalog creates its tables; each creation may fail if another process was faster.
                 with suppress(OperationalError, ProgrammingError):
                     return load_catalog(name, **given)
             return load_catalog(name, **given)
@@ -71,14 +71,14 @@ def _opened(name: str, properties: Properties) -> Catalog:
         case kind:
             raise Misconfigured(
                 f"The catalog {name!r} has the type {kind!r}. Set 'type' to jdbc, rest, hive or glue: landings are "
-                "committed through PyIceberg, which knows these."
+                "committed through PyIceberg, which supports these."
             )
 
 
 def _write_ahead(uri: str) -> None:
-    """Let a new catalog in SQLite be what Spark asks of it with every connection, before Spark does.
+    """Switch a new catalog in SQLite to write-ahead logging, which Spark otherwise does with every connection.
 
-    It is the one statement for which SQLite does not wait: of tables that are loaded at once, one would fail.
+    SQLite does not wait for locks with this statement, so of several tables that are loaded at once one would fail.
     """
     file, _, options = uri.removeprefix(_SQLITE).partition("?")
     if not uri.startswith(_SQLITE) or "journal_mode=WAL" not in options:
@@ -90,9 +90,9 @@ def _write_ahead(uri: str) -> None:
                 return
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith("SQLITE_BUSY"):
-                return  # whoever opens the catalog next is told the same, and says it
+                return  # opening the catalog will fail with the same error, and report it
         threading.Event().wait(_PAUSE_SECONDS)
-    raise Unavailable(f"Others have been writing to the catalog in {file} for {BUSY_SECONDS} s. Try again later.")
+    raise Unavailable(f"The catalog in {file} was locked by other processes for {BUSY_SECONDS} s. Try again later.")
 
 
 def _sql_url(uri: str, user: str, password: str) -> str:

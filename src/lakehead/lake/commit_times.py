@@ -1,4 +1,4 @@
-"""The times of commits, which never go back, whatever the clocks of those who commit say.
+"""Keeps the times of commits increasing, even if the clocks of drivers differ.
 
 Iceberg's Java side refuses to load a table whose times (its snapshot log, its metadata log, its last update) go back by
 more than a minute. PyIceberg writes the local time without comparing, so a driver whose clock is minutes behind would
@@ -24,14 +24,14 @@ TOLERANCE_MS = 60_000
 
 
 def last_time_ms(metadata: TableMetadata) -> int:
-    """The latest time that a table's metadata tells, in milliseconds since the epoch."""
+    """The latest time in a table's metadata, in milliseconds since the epoch."""
     snapshots = (entry.timestamp_ms for entry in metadata.snapshot_log[-1:])
     files = (entry.timestamp_ms for entry in metadata.metadata_log[-1:])
     return max((metadata.last_updated_ms, *snapshots, *files))
 
 
 def date_commits(catalog: Catalog, clock: Clock) -> None:
-    """Let every commit through this catalog be dated by the clock, but always after the table's last time."""
+    """Make every commit through this catalog use the clock's time, but always one after the table's last time."""
     if isinstance(catalog, MetastoreCatalog):
         _date_metadata(catalog, clock)
     else:
@@ -39,7 +39,7 @@ def date_commits(catalog: Catalog, clock: Clock) -> None:
 
 
 def _date_metadata(catalog: MetastoreCatalog, clock: Clock) -> None:
-    """For a catalog whose metadata PyIceberg writes itself, so that it decides on all times in it."""
+    """For a catalog whose metadata PyIceberg writes itself, with all the times in it."""
     stage = catalog._update_and_stage_table  # noqa: SLF001 - the only place where a commit's metadata is made
 
     def dated(
@@ -71,7 +71,7 @@ def _override(catalog: Catalog, method: str, by: Any) -> None:
 
 
 def _next_ms(metadata: TableMetadata, clock: Clock) -> int:
-    # Not the last time itself: PyIceberg takes it for a commit that has not been dated, and dates it anew.
+    # Not the last time itself: PyIceberg would treat the commit as undated and set the time again.
     return max(clock.now_ns() // 1_000_000, last_time_ms(metadata) + 1)
 
 

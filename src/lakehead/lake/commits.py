@@ -1,4 +1,4 @@
-"""What a commit changes, as PyIceberg says it: updates, and what they require beside the head."""
+"""The updates and requirements of commits, as PyIceberg's objects."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -31,26 +31,26 @@ from lakehead.errors import Misconfigured
 from lakehead.lake.datafiles import same_partition
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.ports import Moved
-from lakehead.lake.rows import Branch, Change, NewFiles
+from lakehead.lake.staged_rows import Branch, Change, NewFiles
 
 SWEEP = "lakehead-sweep"
-"""The tag on the snapshot of the last sweep. That one holds no file and has no parent, so the tag keeps no data."""
+"""The tag on the last sweep's snapshot, which has no files and no parent, so the tag keeps no data."""
 
 LAST_LANDING = "lakehead-last-landing"
-"""The tag on the newest landing. Every landing moves it, so whoever expires snapshots keeps that one."""
+"""The tag on the newest landing. Every landing moves it, so that no tool expires that snapshot."""
 
 FOR_EVER_MS = 2**63 - 1
 _NO_BRANCH = "lakehead-no-branch"
-"""No table has it: a snapshot that is made for it has no parent, and the branch itself is left out of the commit."""
+"""A branch that no table has: a snapshot made for it has no parent, and the branch itself is not committed."""
 
 Changes = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 Commit = Callable[[Iceberg], Changes]
 
 
 def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str, str]) -> Changes:
-    """Main's next snapshot: new files under these properties, or the branch that has them already.
+    """The changes that publish new files with these properties, or a branch whose snapshot has them already.
 
-    Raises `Moved` if the branch, or the partitioning that the files were written by, is no longer there.
+    Raises `Moved` if the branch has moved or the table's partitioning has changed since the files were written.
     """
     match rows:
         case Branch():
@@ -70,18 +70,18 @@ def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRAN
 
 
 def empty_table(table: Iceberg) -> tuple[TableUpdate, ...]:
-    """A snapshot that holds nothing and has no parent. No reference has it yet."""
+    """An empty snapshot without a parent, which no reference points at yet."""
     updates = _made(_AsLoaded(table).update_snapshot({}, _NO_BRANCH).fast_append())
     return tuple(update for update in updates if isinstance(update, AddSnapshotUpdate))
 
 
 def added(updates: Iterable[TableUpdate]) -> SnapshotId:
-    """The snapshot that updates add."""
+    """The id of the snapshot that these updates add."""
     return next(update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
 
 
 class _AsLoaded(Transaction):
-    """A transaction that changes nothing, so its metadata is the table's: PyIceberg's own copies it at every look."""
+    """A transaction without changes, whose metadata is the table's: PyIceberg's own copies it at every access."""
 
     @property
     def table_metadata(self) -> TableMetadata:
@@ -89,20 +89,20 @@ class _AsLoaded(Transaction):
 
 
 def _made(producer: Any) -> tuple[TableUpdate, ...]:
-    """Write a snapshot's manifests, and tell what a commit of it changes."""
-    updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - the public way commits it at once
+    """Write a snapshot's manifests, and return the updates that commit it."""
+    updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - the public method commits at once
     return updates
 
 
 def set_main(snapshot: SnapshotId) -> SetSnapshotRefUpdate:
-    """Main moves to a snapshot."""
+    """The update that moves main to a snapshot."""
     return set_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot)
 
 
 def set_ref(
     name: str, kind: Literal[SnapshotRefType.TAG, SnapshotRefType.BRANCH], snapshot: SnapshotId
 ) -> SetSnapshotRefUpdate:
-    """A reference moves to a snapshot."""
+    """The update that moves a reference to a snapshot."""
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=kind,
@@ -114,13 +114,13 @@ def set_ref(
 
 
 def set_tag(name: str, snapshot: SnapshotId) -> SetSnapshotRefUpdate:
-    """A tag of ours moves to a snapshot. It stays whatever the table says of the age of references."""
+    """The update that moves a tag of ours to a snapshot. The table's maximum age of references does not apply to it."""
     update = set_ref(name, SnapshotRefType.TAG, snapshot)
     return update.model_copy(update={"max_ref_age_ms": FOR_EVER_MS})
 
 
 def settings_kept(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
-    """The same updates, in which a reference that moves keeps the retention settings that it has."""
+    """The same updates, changed so that a reference that moves keeps its retention settings."""
     return tuple(
         update.model_copy(update=_settings(ref))
         if isinstance(update, SetSnapshotRefUpdate)
@@ -137,8 +137,8 @@ def _settings(ref: SnapshotRef) -> dict[str, int]:
 
 
 def standing(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
-    """That main and the last sweep are where this metadata has them."""
-    # A table without snapshots has no references to require; whoever makes its first one moves main.
+    """The requirements that main and the sweep tag have not moved since this metadata."""
+    # A table without snapshots has no references to require; every commit of its first one moves main.
     names = (MAIN_BRANCH, SWEEP) if metadata.snapshots else (MAIN_BRANCH,)
     refs = metadata.refs
     return tuple(
@@ -153,7 +153,7 @@ def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str])
     update = _AsLoaded(table).update_snapshot(dict(properties))
     producer: Any = update.merge_append() if rows.change is Change.APPEND else update.overwrite()
     if rows.change is not Change.APPEND:
-        # It leaves out manifests by a predicate, which it cannot make of every partition, and not fast of many.
+        # PyIceberg skips manifests by a predicate, which it cannot build for every partition, and slowly for many.
         producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_made`
     for file in _data_files(metadata, rows):
         producer.append_data_file(file)
@@ -202,7 +202,7 @@ def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
 
 
 def live_files(table: Iceberg) -> Iterable[IcebergDataFile]:
-    """The data files that main holds."""
+    """The data files of main's snapshot."""
     snapshot = table.metadata.snapshot_by_name(MAIN_BRANCH)
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         if manifest.content is ManifestContent.DATA:

@@ -1,4 +1,4 @@
-"""A record batch made to fit a table's schema exactly, or refused: never another value in silence."""
+"""Converts a record batch to a table's schema exactly, or rejects it: no value is ever changed silently."""
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -27,22 +27,22 @@ _FAMILIES = {
 }
 
 
-class Refused(LakeheadError):
-    """Rows do not fit their table. Mend the source, or the table's schema; nothing was published."""
+class RowsRejected(LakeheadError):
+    """Rows do not fit their table. Fix the source or the table's schema; nothing was published."""
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The same rows under the table's schema: columns by name, absent ones null, types widened but never rounded.
 
-    Raises `Refused` with the column's name for a value or a column that the table cannot hold as it is.
+    Raises `RowsRejected` with the column's name for a value or a column that the table cannot hold as it is.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return _complete(batch, schema)
     names = batch.schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise Refused(f"The rows have several columns named {twice[0]!r}.")
+        raise RowsRejected(f"The rows have several columns named {twice[0]!r}.")
     if unknown := sorted(set(names) - set(schema.names)):
-        raise Refused(f"The table has no column {unknown[0]!r}. Add it to the table, or leave it out of the rows.")
+        raise RowsRejected(f"The table has no column {unknown[0]!r}. Add it to the table, or leave it out of the rows.")
     columns = [
         _column(batch.column(field.name), field) if field.name in names else pa.nulls(batch.num_rows, field.type)
         for field in schema
@@ -61,17 +61,19 @@ def _column(column: pa.Array, field: pa.Field) -> pa.Array:
     if isinstance(want, pa.BaseExtensionType):
         return want.wrap_array(_column(column, pa.field(field.name, want.storage_type)))
     if not _may_become(have, want):
-        raise Refused(f"Column {field.name!r} has values of type {have}, which a column of type {want} cannot hold.")
+        raise RowsRejected(
+            f"Column {field.name!r} has values of type {have}, which a column of type {want} cannot hold."
+        )
     try:
         return column.cast(want)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise Refused(f"Column {field.name!r} has a value that its type {want} cannot hold: {error}") from None
+        raise RowsRejected(f"Column {field.name!r} has a value that its type {want} cannot hold: {error}") from None
     except pa.ArrowNotImplementedError:
-        raise Refused(f"Column {field.name!r} cannot be turned from {have} into {want}.") from None
+        raise RowsRejected(f"Column {field.name!r} cannot be turned from {have} into {want}.") from None
 
 
 def _may_become(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether a cast keeps every value or fails. A cast of nested values would change what is inside without a word."""
+    """Whether a cast either keeps every value or fails. Casts of nested values could change values silently."""
     have, want = _plain(have), _plain(want)
     if kinds.is_null(have) or have.equals(want):
         return True
@@ -107,12 +109,12 @@ def _family(kind: pa.DataType) -> str | None:
 def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         if lacking := _lacking(batch.column(field.name), field, field.name):
-            raise Refused(f"Column {lacking!r} is required, and some of the rows have no value in it.")
+            raise RowsRejected(f"Column {lacking!r} is required, and some of the rows have no value in it.")
     return batch
 
 
 def _lacking(values: pa.Array, field: pa.Field, name: str) -> str | None:
-    """The column, or what is inside it, that is required and has a null."""
+    """The name of the column, or of a field inside it, that is required and has a null; None if there is none."""
     if values.null_count and not field.nullable:
         return name
     kind, inside = field.type, []
@@ -124,5 +126,5 @@ def _lacking(values: pa.Array, field: pa.Field, name: str) -> str | None:
     elif kinds.is_map(kind):
         entries = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
         inside = [(entries.field(1), kind.item_field)]
-    told = (_lacking(theirs, child, f"{name}.{child.name}") for theirs, child in inside)
-    return next((lacking for lacking in told if lacking), None)
+    found = (_lacking(theirs, child, f"{name}.{child.name}") for theirs, child in inside)
+    return next((lacking for lacking in found if lacking), None)

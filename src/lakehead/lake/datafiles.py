@@ -1,6 +1,6 @@
 """Parquet data files of a table, written inside tasks: by partition, sorted, rolled at a size.
 
-Tasks load this module, so it stands on PyArrow alone: PyIceberg takes a second to import.
+Tasks import this module, so it depends on PyArrow alone: PyIceberg takes a second to import.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ BUFFERED_BYTES = 2 * ROW_GROUP_BYTES
 """Rows that one task holds in memory, of all partitions together."""
 
 OPEN_FILES = 64
-"""Files that one task holds open at once; with more partitions than that, the one written longest ago is ended."""
+"""Files that one task keeps open at once; with more partitions than that, the one written longest ago is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A column, or what a transform makes of it: part of a partition or of a sort order."""
+    """A column or a transform of it, as a field of a partition spec or of a sort order."""
 
     column: str
     transform: str = "identity"
@@ -42,7 +42,7 @@ class Key:
     nulls_first: bool = True
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
-        """Its values, as the numbers and texts that Iceberg stores."""
+        """The key's values for a batch, as Iceberg stores them."""
         column = batch.column(self.column)
         if isinstance(column.type, pa.BaseExtensionType):
             column = column.storage
@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where and how a table's data files are written. It travels to the tasks."""
+    """Where and how a table's data files are written. It is pickled for the tasks."""
 
     filesystem: FileSystem = field(repr=False)  # it may hold secrets
     folder: str
@@ -81,7 +81,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that was written and that nobody sees yet."""
+    """A data file that was written and is not visible to readers yet."""
 
     uri: str
     path: str
@@ -90,7 +90,7 @@ class DataFile:
     size: int
     rows: int
     footer: bytes = field(repr=False)
-    """Its Parquet metadata: the statistics are in it, so nobody has to open the file again."""
+    """Its Parquet metadata with the statistics, so that the file need not be opened again."""
 
     partition: tuple[Any, ...] = ()
 
@@ -108,14 +108,14 @@ class _Open:
 
 
 class DataFiles:
-    """Turns record batches into data files. `close` ends them and tells what was written.
+    """Writes record batches as data files. `close` finishes them and returns what was written.
 
-    In a `with` that raises, what was written is removed again: nobody will publish it, and the disk may be full. Such a
-    disk is a `DiskFull`, which names the folder.
+    If its `with` raises, the files are removed: they will not be published, and the disk may be full. A full disk is
+    raised as `DiskFull`, which names the folder.
     """
 
     def __init__(self, target: Target, name: str) -> None:
-        """`name` begins every file's name: no other attempt of this or any task may have it."""
+        """`name` is the prefix of every file name: no other attempt of this or any task may use it."""
         self._target = target
         self._name = name
         self._open: dict[tuple[Any, ...], _Open] = {}
@@ -128,13 +128,14 @@ class DataFiles:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None:
             return
-        self._discard()
+        self.discard()
         is_local = isinstance(self._target.filesystem, LocalFileSystem)
         place = self._target.folder if is_local else self._target.uri
         if isinstance(error, OSError) and (full := DiskFull.of(error, place)):
             raise full from error
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Remove the files, as far as they were written: they will not be published."""
         for partition in self._open.values():
             for opened in (partition.writer, partition.sink):
                 with suppress(Exception):  # what could not be written cannot be ended either
@@ -148,7 +149,7 @@ class DataFiles:
         return f"{self._name}-{number:05}.parquet"
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows, in any order of partitions. Raises `Refused` for rows that the table cannot hold."""
+        """Add rows, in any order of partitions. Raises `RowsRejected` for rows that the table cannot hold."""
         for values, rows in self._by_partition(conform(batch, self._target.schema)):
             place = same_partition(values)
             partition = self._open.pop(place, None) or _Open(values)
@@ -161,7 +162,7 @@ class DataFiles:
             self._flush(max(self._open.values(), key=lambda partition: partition.bytes))
 
     def close(self) -> list[DataFile]:
-        """End every file. All that was written, in no particular order."""
+        """Finish every file. Returns all files that were written, in no particular order."""
         for partition in self._open.values():
             self._flush(partition)
             self._end(partition)
@@ -188,7 +189,7 @@ class DataFiles:
                 yield values, batch if found.num_rows == 1 else batch.take(theirs)
 
     def _flush(self, partition: _Open) -> None:
-        """Write what is buffered as row groups; end the file if it is large enough, or sorted as a whole."""
+        """Write the buffered rows as row groups; finish the file if it is large enough, or sorted as a whole."""
         if not partition.buffered:
             return
         rows = pa.Table.from_batches(partition.buffered, schema=self._target.schema)
@@ -208,7 +209,7 @@ class DataFiles:
         partition.path = self._file(self._number)
         self._number += 1
         if isinstance(self._target.filesystem, LocalFileSystem):
-            # Others make folders themselves, or have none and may refuse the object that would stand for one.
+            # Other file systems create folders themselves, or have none and may refuse an object in place of one.
             self._target.filesystem.create_dir(self._target.folder, recursive=True)
         partition.sink = self._target.filesystem.open_output_stream(f"{self._target.folder}/{partition.path}")
         partition.writer = pq.ParquetWriter(
@@ -238,9 +239,9 @@ class DataFiles:
 
 
 def same_partition(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What two partitions have in common if and only if they are one, whoever has read or computed their values.
+    """A key that is equal for two lists of values if and only if they are the same partition.
 
-    To Python NaN is not itself and -0.0 is 0.0; to Iceberg it is the other way round.
+    In Python NaN differs from itself and -0.0 equals 0.0; in Iceberg it is the other way round.
     """
     return tuple(_comparable(value) for value in values)
 
@@ -256,13 +257,13 @@ def _comparable(value: Any) -> Any:
 
 
 def _is_one_value(column: pa.Array) -> bool:
-    """Whether all rows are in one partition, where that is quickly told."""
+    """Whether all rows are in one partition, for types where the check is fast."""
     plain = kinds.is_integer(column.type) or kinds.is_temporal(column.type) or kinds.is_string(column.type)
     return plain and column.null_count == 0 and bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _stored(column: pa.Array) -> pa.Array:
-    """Dates and times as the numbers that Iceberg keeps."""
+    """Dates and times as the numbers that Iceberg stores."""
     if kinds.is_date32(column.type):
         return column.cast(pa.int32())
     if kinds.is_timestamp(column.type) or kinds.is_time64(column.type):
@@ -271,7 +272,7 @@ def _stored(column: pa.Array) -> pa.Array:
 
 
 def _sorted(rows: pa.Table, order: Sequence[Key]) -> pa.Array:
-    """The order of the rows. Where nulls go is decided by a key of its own before each key."""
+    """The indices of the rows in sorted order. A separate key before each key decides where nulls go."""
     whole = rows.combine_chunks().to_batches()
     batch = (
         whole[0]

@@ -1,4 +1,4 @@
-"""What a landing looks like in a snapshot's summary, in a progress object and in the ledger. Pure: values and bytes."""
+"""Encodes and decodes landings for snapshot summaries, progress objects and the ledger. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from lakehead.errors import Misconfigured
-from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
+from lakehead.lake.landing import Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
 from lakehead.state.model import ReadBy, Value
 from lakehead.state.values import from_text, to_text
 from lakehead.wire.errors import Unreadable
@@ -17,7 +17,7 @@ from lakehead.wire.errors import Unreadable
 VERSION = 1
 PREFIX = "lakehead."
 LONGEST_UNITS = 512
-"""Bytes of a unit list that still stand in a snapshot's summary: every reader of the table loads all summaries."""
+"""Longer unit lists, in bytes, are stored outside the summary: every reader of the table loads all summaries."""
 
 
 class _Share(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -60,29 +60,29 @@ class _Entry(msgspec.Struct, omit_defaults=True, frozen=True):
 T = TypeVar("T")
 
 _NO_VALUE = (ValueError, ArithmeticError, RecursionError, Misconfigured)
-"""What is raised for a text that is no watermark's."""
+"""The errors of decoding a text that is not a watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where a long unit list is kept, and the hash of its bytes."""
+    """The object key of a long unit list, and the hash of its bytes."""
 
     key: str
     sha256: str
 
 
-def encode_units(shares: tuple[Share, ...]) -> bytes:
-    """The units of a landing, as they stand in a summary or in a progress object."""
-    return msgspec.json.encode([_share(share) for share in shares])
+def encode_units(remainders: tuple[UnitRemainder, ...]) -> bytes:
+    """The units of a landing, as stored in a summary or in a progress object."""
+    return msgspec.json.encode([_share(remainder) for remainder in remainders])
 
 
 def kept_at(table: str, body: bytes) -> Kept:
-    """Where a long unit list goes: its name is its hash, so it never changes and may be stored twice."""
+    """Where to store a long unit list. Its name is its hash, so it never changes and storing it twice is harmless."""
     digest = sha256(body).hexdigest()
     return Kept(f"progress/v1/table={table}/{digest}.json", digest)
 
 
-def decode_kept(kept: Kept, body: bytes) -> tuple[Share, ...]:
+def decode_kept(kept: Kept, body: bytes) -> tuple[UnitRemainder, ...]:
     """The units of a progress object. Raises `Unreadable` if a byte of it has changed."""
     if sha256(body).hexdigest() != kept.sha256:
         raise Unreadable(f"The progress object {kept.key} is not what its snapshot says: its hash is another.")
@@ -90,17 +90,17 @@ def decode_kept(kept: Kept, body: bytes) -> tuple[Share, ...]:
 
 
 def to_summary(landing: Landing, units: bytes | Kept) -> dict[str, str]:
-    """The landing as properties of a snapshot."""
-    reached = landing.reached
+    """The landing as the summary properties of a snapshot."""
+    new_watermark = landing.new_watermark
     properties = {
         "version": str(VERSION),
         "token": landing.token,
         "before": None if landing.before is None else str(landing.before),
-        "watermark": None if reached.watermark is None else _json(_watermark(reached)),
-        "slice": None if reached.slice is None else str(reached.slice),
-        "load-date": None if reached.load_date is None else reached.load_date.isoformat(),
+        "watermark": None if new_watermark.watermark is None else _json(_watermark(new_watermark)),
+        "slice": None if new_watermark.slice is None else str(new_watermark.slice),
+        "load-date": None if new_watermark.load_date is None else new_watermark.load_date.isoformat(),
         "counts": _json(dict(landing.counts)),
-        "read-by": None if reached.read_by is None else _json(_read_by(reached.read_by)),
+        "read-by": None if new_watermark.read_by is None else _json(_read_by(new_watermark.read_by)),
     }
     match units:
         case Kept():
@@ -111,7 +111,7 @@ def to_summary(landing: Landing, units: bytes | Kept) -> dict[str, str]:
 
 
 def from_summary(summary: Mapping[str, str], where: str) -> tuple[Landing, Kept | None] | None:
-    """What a snapshot's properties say: nothing, a landing, or a landing whose units are kept elsewhere."""
+    """The landing in a snapshot's summary, and where its units are if they are not in it; None if it has none."""
     said = {key.removeprefix(PREFIX): value for key, value in summary.items() if key.startswith(PREFIX)}
     if "token" not in said:
         return None
@@ -120,9 +120,9 @@ def from_summary(summary: Mapping[str, str], where: str) -> tuple[Landing, Kept 
         watermark = _decode(said["watermark"].encode(), _Watermark, where) if "watermark" in said else None
         landing = Landing(
             token=said["token"],
-            shares=_units(said["units"].encode(), where) if "units" in said else (),
+            remainders=_units(said["units"].encode(), where) if "units" in said else (),
             before=int(said["before"]) if "before" in said else None,
-            reached=Reached(
+            new_watermark=NewWatermark(
                 watermark=_value(watermark) if watermark else None,
                 slice=int(said["slice"]) if "slice" in said else None,
                 load_date=date.fromisoformat(said["load-date"]) if "load-date" in said else None,
@@ -136,26 +136,31 @@ def from_summary(summary: Mapping[str, str], where: str) -> tuple[Landing, Kept 
 
 
 def ledger_folder(table: str) -> str:
-    """Where a table's ledger lies."""
+    """The folder of a table's ledger."""
     return f"landed/v1/table={table}"
 
 
 def ledger_key(table: str, snapshot: int, sequence: int) -> str:
-    """Where a landing stands in the ledger: its keys are in the order of the landings."""
+    """The key of a landing in the ledger. Keys sort in the order of the landings."""
     return f"{ledger_folder(table)}/{sequence:020}-{snapshot}.json"
+
+
+def ledger_start(table: str, sequence: int) -> str:
+    """A key before those of all landings with this sequence number or a later one, and after all others."""
+    return f"{ledger_folder(table)}/{sequence:020}"
 
 
 def ledger_place(key: str) -> tuple[int, int]:
     """The snapshot and the sequence number that a ledger key is about. Raises `Unreadable` if it is not one."""
     sequence, _, snapshot = key.rpartition("/")[2].removesuffix(".json").partition("-")
     if not (sequence.isdecimal() and snapshot.isdecimal() and key.endswith(".json")):
-        raise Unreadable(f"The object {key} lies in the ledger and is none of its landings. Move it elsewhere.")
+        raise Unreadable(f"The object {key} is in the ledger's folder, but is not a landing. Move it elsewhere.")
     return int(snapshot), int(sequence)
 
 
 def encode_entry(table: str, snapshot: Snapshot, landing: Landing) -> bytes:
-    """A landing as the ledger keeps it."""
-    reached = landing.reached
+    """A landing as a ledger object."""
+    new_watermark = landing.new_watermark
     return msgspec.json.encode(
         _Entry(
             version=VERSION,
@@ -164,19 +169,19 @@ def encode_entry(table: str, snapshot: Snapshot, landing: Landing) -> bytes:
             parent=snapshot.parent,
             sequence=snapshot.sequence,
             token=landing.token,
-            units=[_share(share) for share in landing.shares],
+            units=[_share(remainder) for remainder in landing.remainders],
             before=landing.before,
-            watermark=None if reached.watermark is None else _watermark(reached),
-            slice=reached.slice,
-            load_date=reached.load_date,
+            watermark=None if new_watermark.watermark is None else _watermark(new_watermark),
+            slice=new_watermark.slice,
+            load_date=new_watermark.load_date,
             counts=dict(landing.counts),
-            read_by=None if reached.read_by is None else _read_by(reached.read_by),
+            read_by=None if new_watermark.read_by is None else _read_by(new_watermark.read_by),
         )
     )
 
 
 def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
-    """A landing of the ledger. Raises `Unreadable` if it is not one, or not this table's."""
+    """The landing in a ledger object. Raises `Unreadable` if it is not one, or not this table's."""
     entry = _decode(body, _Entry, key)
     _check_version(str(entry.version), key)
     if entry.table != table or ledger_key(table, entry.snapshot, entry.sequence) != key:
@@ -187,9 +192,9 @@ def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
         raise Unreadable(f"The watermark of {key} cannot be read: {error}.") from None
     landing = Landing(
         token=entry.token,
-        shares=tuple(_of(share) for share in entry.units),
+        remainders=tuple(_of(remainder) for remainder in entry.units),
         before=entry.before,
-        reached=Reached(
+        new_watermark=NewWatermark(
             watermark, entry.slice, entry.load_date, None if entry.read_by is None else _of_read_by(entry.read_by)
         ),
         counts=entry.counts,
@@ -197,26 +202,28 @@ def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
     return Snapshot(entry.snapshot, entry.parent, entry.sequence, landing)
 
 
-def _share(share: Share) -> _Share:
-    unit, numbers = share.unit, share.unit.numbers
-    spans = None if share.spans is None else list(share.spans)
+def _share(remainder: UnitRemainder) -> _Share:
+    unit, numbers = remainder.unit, remainder.unit.numbers
+    spans = None if remainder.spans is None else list(remainder.spans)
     if numbers is None:
         return _Share(unit.id, unit.generation, spans=spans)
     return _Share(unit.id, unit.generation, numbers.stream, numbers.start, numbers.end, spans)
 
 
-def _of(share: _Share) -> Share:
-    numbers = None if share.stream is None else Numbers(share.stream, share.start, share.end)
-    return Share(Unit(share.id, share.generation, numbers), None if share.spans is None else tuple(share.spans))
+def _of(remainder: _Share) -> UnitRemainder:
+    numbers = None if remainder.stream is None else Numbers(remainder.stream, remainder.start, remainder.end)
+    return UnitRemainder(
+        Unit(remainder.id, remainder.generation, numbers), None if remainder.spans is None else tuple(remainder.spans)
+    )
 
 
-def _units(body: bytes, where: str) -> tuple[Share, ...]:
-    return tuple(_of(share) for share in _decode(body, list[_Share], where))
+def _units(body: bytes, where: str) -> tuple[UnitRemainder, ...]:
+    return tuple(_of(remainder) for remainder in _decode(body, list[_Share], where))
 
 
-def _watermark(reached: Reached) -> _Watermark:
-    assert reached.watermark is not None  # noqa: S101 - for the type checker; both callers have looked
-    return _Watermark(*to_text(reached.watermark))
+def _watermark(new_watermark: NewWatermark) -> _Watermark:
+    assert new_watermark.watermark is not None  # noqa: S101 - for the type checker; both callers have looked
+    return _Watermark(*to_text(new_watermark.watermark))
 
 
 def _read_by(by: ReadBy) -> _ReadBy:
@@ -229,7 +236,7 @@ def _of_read_by(by: _ReadBy) -> ReadBy:
 
 def _value(watermark: _Watermark) -> Value:
     value = from_text(watermark.kind, watermark.value)
-    to_text(value)  # which refuses what no landing can have said
+    to_text(value)  # raises for a value that no landing can have written
     return value
 
 

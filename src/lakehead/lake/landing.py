@@ -1,21 +1,22 @@
-"""The words of a landing: units of work, what of them is landed, and the token under which it is found."""
+"""The records of a landing: units of work, what remains to be landed of them, and the commit token."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from enum import Enum
 from hashlib import sha256
 
 from lakehead.state.model import ReadBy, Value
 
 SnapshotId = int
 Span = tuple[int, int]
-"""A half-open range of record numbers."""
+"""A half-open range of record numbers: the start is included, the end is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The consecutive numbers that a unit's records have in a stream. Other units may hold some of the same."""
+    """The consecutive numbers of a unit's records in a stream. Other units may hold some of the same records."""
 
     stream: str
     start: int
@@ -32,8 +33,8 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What of a unit is to be landed: the records that no landing holds yet, or the whole unit."""
+class UnitRemainder:
+    """The part of a unit that is still to be landed: the records that no landing holds yet, or the whole unit."""
 
     unit: Unit
     spans: tuple[Span, ...] | None = None
@@ -41,58 +42,69 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a table is after a landing, for tables that are read in order."""
+class NewWatermark:
+    """A table's watermark after a landing, for tables that are read in order."""
 
     watermark: Value | None = None
     slice: int | None = None
     load_date: date | None = None
     read_by: ReadBy | None = None
-    """What the rows up to the watermark were chosen by."""
+    """The column and filter by which the rows up to the watermark were selected."""
 
 
-NOWHERE = Reached()
+NO_WATERMARK = NewWatermark()
+
+
+class AnyWatermark(Enum):
+    """The type of `ANY_WATERMARK`, for a landing that is published whatever the table's watermark is."""
+
+    ANY_WATERMARK = "any"
+
+
+ANY_WATERMARK = AnyWatermark.ANY_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What a snapshot says about the units that it brought to the table."""
+    """What a snapshot records about the units that it added to the table."""
 
     token: str
-    shares: tuple[Share, ...]
+    remainders: tuple[UnitRemainder, ...]
     before: SnapshotId | None = None
-    """The landing before this one: with it the landings form a chain that outlives snapshots and state."""
+    """The snapshot of the landing before this one. It links the landings into a chain that outlives the snapshots and
+    the state."""
 
-    reached: Reached = NOWHERE
+    new_watermark: NewWatermark = NO_WATERMARK
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One state of a table, as its history tells it."""
+    """One snapshot of a table, with its landing if it has one."""
 
     id: SnapshotId
     parent: SnapshotId | None
     sequence: int
     landing: Landing | None = None
     source: SnapshotId | None = None
-    """The snapshot that this landing was cherry-picked from. What is before it on main is not what was before that."""
+    """The snapshot that this landing was cherry-picked from. The landing before it on main may differ from the one
+    before the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a table stands: what a landing is fenced at, and what its publication requires."""
+    """A table's current position: a landing is fenced at it, and its publication requires that it is unchanged."""
 
     snapshot: SnapshotId | None
-    """Main's snapshot; None where nothing has been published."""
+    """Main's snapshot; None if nothing has been published."""
 
     sweep: SnapshotId | None
-    """The snapshot that the last sweep's tag is on: what was staged before it may be gone. Main does not tell of it."""
+    """The snapshot that the last sweep tagged: files staged before it may be gone. Main alone does not show a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Where a table stood when all of its landings were settled, and the last of them."""
+    """The head up to which all landings of a table were settled, and the last of those landings."""
 
     head: Head
     last_landing: SnapshotId | None
@@ -102,20 +114,20 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """How far the state has settled a table's history."""
+    """The snapshot up to which the state has settled a table's history."""
 
     snapshot: SnapshotId | None
     last_landing: SnapshotId | None
-    """The newest landing at or before that snapshot: the next one names it."""
+    """The newest landing at or before that snapshot: the next landing refers to it."""
 
 
 BEGINNING = Pointer(None, None)
 
 
 def chained(snapshots: Iterable[Snapshot], last: SnapshotId | None) -> list[Snapshot]:
-    """Main's snapshots, oldest first, where a landing that was cherry-picked names the one before it on main.
+    """Return main's snapshots, given oldest first, with each cherry-picked landing linked to the one before it on main.
 
-    `last` is the last landing before them all.
+    `last` is the last landing before all of them.
     """
     chain = []
     for snapshot in snapshots:
@@ -129,33 +141,33 @@ def chained(snapshots: Iterable[Snapshot], last: SnapshotId | None) -> list[Snap
 
 
 def token_of(pipeline: str, table_uuid: str, units: Iterable[Unit]) -> str:
-    """The commit token: the same units give the same token, whoever lands them and in whichever order they come."""
+    """The commit token: the same units give the same token, in any order and for every writer."""
     digest = sha256()
-    for word in (pipeline, table_uuid, *(f"{unit.generation}:{unit.id}" for unit in sorted(units))):
-        digest.update(f"{len(word)}:{word}".encode())
+    for part in (pipeline, table_uuid, *(f"{unit.generation}:{unit.id}" for unit in sorted(units))):
+        digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()
 
 
-def shares_of(units: Iterable[Unit], landed: Mapping[str, Sequence[Span]]) -> tuple[Share, ...]:
-    """Give each unit the records that no landing has, nor a unit before it: a record lands once, whatever holds it.
+def remainders_of(units: Iterable[Unit], landed: Mapping[str, Sequence[Span]]) -> tuple[UnitRemainder, ...]:
+    """What remains of each unit: its records that neither a landing nor an earlier unit has, so each lands once.
 
-    `landed` are the numbers that each stream's landings hold. A unit whose records have all landed has no span left; it
-    stays in the plan, so that it is known to be done.
+    `landed` has the numbers that the landings of each stream hold. A unit whose records have all landed has no span
+    left; it stays in the plan so that it is recorded as done.
     """
     taken = {stream: _Taken(spans) for stream, spans in landed.items()}
-    shares = []
+    remainders = []
     for unit in units:
         if unit.numbers is None:
-            shares.append(Share(unit))
+            remainders.append(UnitRemainder(unit))
             continue
         whole = (unit.numbers.start, unit.numbers.end)
         own = taken.setdefault(unit.numbers.stream, _Taken(())).take(whole)
-        shares.append(Share(unit, None if own == (whole,) else own))
-    return tuple(shares)
+        remainders.append(UnitRemainder(unit, None if own == (whole,) else own))
+    return tuple(remainders)
 
 
 class _Taken:
-    """The numbers of one stream that somebody has, as few spans as can hold them, in order."""
+    """The numbers of one stream that are assigned, merged into as few spans as possible, in order."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._starts: list[int] = []
@@ -164,14 +176,14 @@ class _Taken:
             self.take(span)
 
     def take(self, whole: Span) -> tuple[Span, ...]:
-        """Take the numbers of a span; those of them that nobody had."""
+        """Assign the numbers of a span. Returns those of them that were not assigned before."""
         start, end = whole
         first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
-        theirs = list(zip(self._starts[first:last], self._ends[first:last], strict=True))
+        overlapping = list(zip(self._starts[first:last], self._ends[first:last], strict=True))
         if start < end:
-            hull = [*theirs, whole]
-            self._starts[first:last] = [min(span[0] for span in hull)]
-            self._ends[first:last] = [max(span[1] for span in hull)]
-        edges = [start, *(edge for span in theirs for edge in span), end]
+            merged = [*overlapping, whole]
+            self._starts[first:last] = [min(span[0] for span in merged)]
+            self._ends[first:last] = [max(span[1] for span in merged)]
+        edges = [start, *(edge for span in overlapping for edge in span), end]
         gaps = zip(edges[::2], edges[1::2], strict=True)
         return tuple((left, right) for left, right in gaps if left < right)

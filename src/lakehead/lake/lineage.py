@@ -1,4 +1,4 @@
-"""A table's snapshots and their parents, also of those that have expired as long as an older metadata file tells."""
+"""A table's snapshots and their parents, including expired ones that an older metadata file still has."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,17 @@ from lakehead.lake.landing import SnapshotId
 
 
 class Lineage:
-    """Finds snapshots in a table's metadata, and in the files of its metadata log where it must and may."""
+    """Finds snapshots in a table's metadata, and if needed in the older files of its metadata log."""
 
     def __init__(self, table: Iceberg, *, older: bool = True) -> None:
-        """Look at a table as it was loaded; without `older`, at nothing but the metadata that it has now."""
+        """Use a loaded table; without `older`, only its current metadata."""
         self._table = table
         self._known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
         log = table.metadata.metadata_log if older else []
         self._older = [entry.metadata_file for entry in log]  # the newest is the last
         self._made_since: set[SnapshotId] = set()
         self._gap = False
-        """Whether a metadata file was missing: what older ones do not have may have had a parent in that one."""
+        """Whether a metadata file was missing: snapshots that older files lack may have had a parent in that one."""
 
     @property
     def present(self) -> Sequence[Snapshot]:
@@ -29,17 +29,17 @@ class Lineage:
         return self._table.metadata.snapshots
 
     def every(self) -> Sequence[Snapshot]:
-        """Every snapshot that is still told of. Reads all older metadata files that are there."""
+        """Every snapshot that some metadata file has. Reads all older metadata files that exist."""
         while self._older:
             self._read_older()
         return list(self._known.values())
 
     def has(self, snapshot: SnapshotId) -> bool:
-        """Whether a snapshot is told of by what was read so far."""
+        """Whether the metadata read so far has a snapshot."""
         return snapshot in self._known
 
     def find(self, snapshot: SnapshotId) -> Snapshot | None:
-        """A snapshot, wherever it is still told of; None if nowhere."""
+        """A snapshot, from any metadata file that has it; None if there is none."""
         while snapshot not in self._known and self._older:
             self._read_older()
         return self._known.get(snapshot)
@@ -47,7 +47,8 @@ class Lineage:
     def parent(self, snapshot: SnapshotId) -> SnapshotId | None:
         """The parent of a snapshot that was found; None if it had none.
 
-        PyIceberg's expiry takes it away from the oldest snapshot that it keeps. The metadata from before still has it.
+        PyIceberg's expiry removes the parent id of the oldest snapshot that it keeps. Older metadata files still have
+        it.
         """
         while self._known[snapshot].parent_snapshot_id is None and not self.begins_at(snapshot) and self._older:
             self._read_older()
@@ -56,12 +57,12 @@ class Lineage:
     def begins_at(self, snapshot: SnapshotId) -> bool:
         """Whether a snapshot without a parent never had one, as far as was read: the table was made or replaced by it.
 
-        It is the table's very first, or a metadata file from before it was made is there: nothing older tells of it.
+        True for the table's very first one, and if a metadata file from before it was made does not have it.
         """
         return (self._known[snapshot].sequence_number or 0) <= 1 or snapshot in self._made_since
 
     def _read_older(self) -> None:
-        """Learn from the next older metadata file that is there."""
+        """Read the next older metadata file that exists."""
         while self._older:
             uri = self._older.pop()
             try:

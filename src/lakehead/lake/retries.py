@@ -1,4 +1,4 @@
-"""What is tried again, and for how long, when a catalog or a store does not answer."""
+"""Retries of calls to a catalog or store that does not answer."""
 
 import errno
 import re
@@ -20,8 +20,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Unavailable
 from lakehead.ids import Random, system_random
+from lakehead.retry import TimedBackoff
 from lakehead.state.faults import Fault, fault_of, first_line
-from lakehead.storage.backoff import TimedBackoff
 
 T = TypeVar("T")
 
@@ -40,11 +40,11 @@ _PASSING_WORDS = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)"
     r"|HTTP status 5\d\d|curlCode|UNAVAILABLE"
 )
-"""What PyArrow's file systems say of a store that may answer in a moment: they have one class for every error."""
+"""Messages of PyArrow's file systems for transient errors: they use one class for all errors."""
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error of a catalog or of a table's file system may be over in a moment."""
+    """Whether an error of a catalog or of a table's file system is transient."""
     match error:
         case ServiceUnavailableError() | ServerError() | TooManyRequestsError() | CommitStateUnknownException():
             return True
@@ -63,7 +63,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def transient_reason(error: Exception) -> str:
-    """What a transient error says, in one line."""
+    """The message of a transient error, in one line."""
     if isinstance(error, DBAPIError):
         return first_line(error)
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -71,22 +71,22 @@ def transient_reason(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """Tries again, for a bounded time, what failed because a catalog or a store did not answer."""
+    """Retries, for a limited time, what failed because a catalog or a store did not answer."""
 
     backoff: TimedBackoff = field(default_factory=TimedBackoff)
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=system_random)
     pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
     waiting: Callable[[str], None] = lambda _: None
-    """Told once for each wait: who does not answer, and what it said."""
+    """Called once for each wait, with what does not answer and its error."""
 
     def call(self, whom: str, work: Callable[[], T]) -> T:
-        """What `work` answers, which may be called many times: it must do no harm when it is done twice.
+        """Return what `work` returns, retrying it while it raises transient errors, so it must be idempotent.
 
-        Raises `Unavailable` if `whom` did not answer for all the time, and whatever else `work` raises.
+        Raises `Unavailable`, which names `whom`, when the time is over, and any other error that `work` raises.
         """
         pauses = self.backoff.pauses(self.random, self.clock)
-        told = False
+        reported = False
         while True:
             try:
                 return work()
@@ -96,12 +96,12 @@ class Retries:
                 pause = next(pauses, None)
                 if pause is None:
                     raise unavailable(whom, error) from error
-                if not told:
-                    self.waiting(f"{whom} does not answer ({transient_reason(error)}); it is tried again")
-                told = True
+                if not reported:
+                    self.waiting(f"{whom} does not answer ({transient_reason(error)}); retrying")
+                reported = True
             self.pause(pause)
 
 
 def unavailable(whom: str, error: Exception) -> Unavailable:
-    """The sentence for somebody who has not answered in time. It is about something that changes nothing."""
+    """The error for a service that did not answer in time, for calls that change nothing."""
     return Unavailable(f"{whom} does not answer ({transient_reason(error)}). Nothing was changed; try again later.")

@@ -1,4 +1,4 @@
-"""Tables as Lakehead makes them."""
+"""Creates tables and namespaces."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,17 +12,20 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 DEFAULTS = {
     "format-version": "2",
-    # Every commit writes the table's metadata anew; the last few are enough to look back.
+    # Every commit writes a new metadata file; the last few are enough to find expired snapshots.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     # PyIceberg leaves this off. Without it a table has one manifest for each landing, and every landing lists them all.
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
+    # For Spark's commits. With four retries, the default, a compaction loses to landings that come one after another.
+    "commit.retry.num-retries": "20",
+    "commit.retry.max-wait-ms": "500",
     "write.parquet.compression-codec": "zstd",
-    # A dictionary of a column whose values are all different is given up after this, not after eight times as much.
+    # Stops building a dictionary for a column of distinct values after this size, an eighth of the default.
     "write.parquet.dict-size-bytes": "131072",
 }
-"""The properties of a table that many small landings reach."""
+"""Table properties that suit many small landings."""
 
 
 def create_table(
@@ -35,14 +38,14 @@ def create_table(
     location: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Make the table `namespace.table`, and its namespace, unless it is there: then it stays as it is."""
+    """Create the table `namespace.table` and its namespace. An existing table is not changed."""
     ensure_namespace(catalog, name.rpartition(".")[0])
     with suppress(TableAlreadyExistsError):
         catalog.create_table(name, schema, location, partition, order, {**DEFAULTS, **(properties or {})})
 
 
 def ensure_namespace(catalog: Catalog, name: str) -> None:
-    """Make the namespace, though others make it at this very moment: catalogs say that in many ways."""
+    """Create the namespace. Other processes may create it at the same time, which catalogs report in many ways."""
     try:
         catalog.create_namespace_if_not_exists(name)
     except Exception:

@@ -1,4 +1,4 @@
-"""What runs in the tasks of the Arrow lane. Every worker loads it, like `datafiles`: PyIceberg stays out of it."""
+"""The code that runs in staging tasks. Every worker imports it, like `datafiles`, so it must not import PyIceberg."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -11,23 +11,23 @@ import pyarrow.types as kinds
 from pyarrow.fs import FileSystem
 from pyspark import TaskContext
 
-from lakehead.lake.conform import Refused
+from lakehead.lake.conform import RowsRejected
 from lakehead.lake.datafiles import DataFile, DataFiles, Target
 from lakehead.lake.landing import Unit
-from lakehead.lake.rows import Read
+from lakehead.lake.staged_rows import Read
 
 Part = TypeVar("Part")
-"""What a task is told of what it reads: anything that can be pickled."""
+"""Describes what a task reads: anything that can be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
-    """What one task has done."""
+class TaskResult:
+    """The result of one task."""
 
     files: tuple[DataFile, ...] = ()
     reads: tuple[Read, ...] = ()
     refused: str | None = None
-    """Why the rows do not fit the table: no reason to try again."""
+    """Why the rows do not fit the table. Not raised in the task, because Spark would retry it in vain."""
 
 
 def write_parts(
@@ -35,7 +35,7 @@ def write_parts(
     name: str,
     read: Callable[[Part], Iterable[pa.RecordBatch]],
     parts: Iterable[tuple[Unit, int, Part]],
-) -> Wrote:
+) -> TaskResult:
     """Read parts and write them as data files."""
     reads = []
     try:
@@ -46,26 +46,26 @@ def write_parts(
                     rows += batch.num_rows
                     files.write(batch)
                 reads.append(Read(unit, number, rows))
-            return Wrote(tuple(files.close()), tuple(reads))
-    except Refused as error:
-        return Wrote(refused=str(error))
+            return TaskResult(tuple(files.close()), tuple(reads))
+    except RowsRejected as error:
+        return TaskResult(refused=str(error))
 
 
-def write_batches(target: Target, name: str, batches: Iterable[pa.RecordBatch]) -> Wrote:
+def write_batches(target: Target, name: str, batches: Iterable[pa.RecordBatch]) -> TaskResult:
     """Write the batches of a data frame's partition as data files."""
     try:
         with DataFiles(target, name) as files:
             for batch in batches:
                 files.write(batch)
-            return Wrote(tuple(files.close()))
-    except Refused as error:
-        return Wrote(refused=str(error))
+            return TaskResult(tuple(files.close()))
+    except RowsRejected as error:
+        return TaskResult(refused=str(error))
 
 
 def read_columns(
     filesystem: FileSystem, columns: list[str], files: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of the data files whose paths come in. What Spark has no type for, as a uuid, comes as bytes."""
+    """Read some columns of the data files with the given paths. Types that Spark lacks, like uuid, become bytes."""
     for batch in files:
         for path in batch.column("path").to_pylist():
             with filesystem.open_input_file(path) as source:
@@ -79,17 +79,17 @@ def _for_spark(column: pa.Array) -> pa.Array:
 
 
 def attempt(name: str) -> str:
-    """What begins the names of this attempt's files: no other attempt has it."""
+    """The prefix of this attempt's file names, which no other attempt has."""
     context = TaskContext.get()
     return f"{name}-{context.taskAttemptId()}" if context else name
 
 
-def pickled(wrote: Wrote) -> pa.RecordBatch:
-    """What a task has done, as the one row that a data frame's task may answer."""
+def pickled(wrote: TaskResult) -> pa.RecordBatch:
+    """A task's result as a batch of one row, which is what a task of a data frame can return."""
     return pa.RecordBatch.from_pydict({"wrote": pa.array([pickle.dumps(wrote)], pa.binary())})
 
 
-def unpickled(wrote: bytes) -> Wrote:
-    """What our own task has answered."""
-    told: Wrote = pickle.loads(bytes(wrote))  # noqa: S301 - from our own tasks, through Spark's own channel
-    return told
+def unpickled(wrote: bytes) -> TaskResult:
+    """The result of a task, from `pickled`."""
+    result: TaskResult = pickle.loads(bytes(wrote))  # noqa: S301 - from our own tasks, through Spark's own channel
+    return result

@@ -1,1 +1,1 @@
-"""Keeping tables in order: what nobody needs any more is removed, and what was lost is rebuilt."""
+"""Table maintenance: compaction, snapshot expiry, removal of orphan files, and rebuilding the state."""

@@ -1,6 +1,6 @@
-"""Compaction: many small files become few large ones, and deletes that stand beside them become part of them.
+"""Compaction: rewrites many small files as few large ones, sorted as the table is, and applies delete files to them.
 
-No row changes, so a landing and a compaction never contradict each other: whoever commits second does it again.
+No row changes, so a landing and a compaction never conflict in content: the one that commits second tries again.
 """
 
 from collections import Counter
@@ -17,67 +17,70 @@ from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Random
 from lakehead.lake.commits import live_files
-from lakehead.lake.table import IcebergTable
-from lakehead.lake.turns import Turns
+from lakehead.lake.iceberg_table import IcebergTable, summary_of
+from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.growth import MANY_MANIFESTS
+from lakehead.retry import Backoff
 from lakehead.spark.names import argument, quoted, text
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
-from lakehead.storage.backoff import Backoff
 
 _BEATEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
-"""Iceberg's words for a commit that another one came before, or whose answer was lost: it may be done again."""
+"""Iceberg's errors for a commit that lost to another one, or whose response was lost: it may be repeated."""
 
 _SMALL, _LARGE = 0.75, 1.8
-"""Parts of the target size outside which Iceberg takes a file for badly sized."""
+"""Fractions of the target size outside which Iceberg rewrites a file."""
 
 
 class CompactionFailed(LakeheadError):
-    """Spark could not compact a table. Its rows are what they were."""
+    """Spark could not compact a table. Its rows are unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a compaction has rewritten, or (in a dry run) which files are candidates."""
+    """What a compaction has rewritten, or (in a dry run) how many files are candidates."""
 
     table: str
     data_files: int = 0
     """Data files that were rewritten, or that are candidates."""
 
     into: int = 0
-    """Data files that they became; 0 in a dry run."""
+    """Data files that were written instead; 0 in a dry run."""
 
     bytes: int = 0
     delete_files: int = 0
     manifests: int = 0
     tries: int = 0
-    """How often it was tried, the last one included: more than the steps it has if landings were quicker."""
+    """The attempts of all steps together: more than the number of steps if landings committed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
-    """Compacts tables, in its turn at each."""
+    """Compacts tables, holding the lease on each."""
 
     session: SparkSession
-    """Used by this compactor alone while it is at work."""
+    """Used by this compactor alone while it works."""
 
-    turns: Turns
+    table_leases: StateTableLeases
     clock: Clock
     random: Random
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=6, first_seconds=0.5, cap_seconds=15.0))
-    """Tries of each step when landings are quicker."""
+    """Attempts of each step when landings commit first."""
 
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Iceberg's `rewrite_data_files`, passed through as they are. Default: Iceberg's own."""
+    """Options of Iceberg's `rewrite_data_files`, passed unchanged. Default: Iceberg's own."""
 
     async def compact(self, table: IcebergTable, *, dry_run: bool = False) -> Compacted:
-        """Rewrite data files, then delete files and manifests where there are many.
+        """Rewrite data files, then delete files, and manifests if there are many.
 
-        Raises `Unavailable` when somebody else has the turn or landings were quicker each time, and `CompactionFailed`.
+        Raises `Unavailable` if another process keeps holding the table's lease or landings committed first at every
+        attempt, and `CompactionFailed` if Spark failed.
         """
         if dry_run:
             return candidates(table, self.options)
-        async with self.turns.at(table.uuid, table.name):
-            data, tries = await self._call(table, "rewrite_data_files", self.options)
+        async with self.table_leases.at(table.uuid, table.name):
+            # Without this Iceberg puts files together as they are, and a sorted table's files are not sorted any more.
+            strategy = ", strategy => 'sort'" if table.load().sort_order().fields else ""
+            data, tries = await self._call(table, "rewrite_data_files", self.options, strategy)
             deletes, manifests = 0, 0
             if _position_deletes(table.load()):
                 row, more = await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
@@ -96,11 +99,13 @@ class Compactor:
         )
 
     async def _call(
-        self, table: IcebergTable, procedure: str, options: Mapping[str, str] | None
+        self, table: IcebergTable, procedure: str, options: Mapping[str, str] | None, more: str = ""
     ) -> tuple[Row | Any, int]:
-        """Call a procedure of Iceberg's until no landing is quicker; what it answers, and how many tries it took."""
-        said = "" if options is None else f", options => map({', '.join(_quoted(options))})" if options else ""
-        statement = f"CALL {quoted(table.catalog.name)}.system.{procedure}(table => {argument(table.name)}{said})"
+        """Call an Iceberg procedure until no landing commits first. Returns its result and the number of attempts."""
+        given = "" if options is None else f", options => map({', '.join(_quoted(options))})" if options else ""
+        statement = (
+            f"CALL {quoted(table.catalog.name)}.system.{procedure}(table => {argument(table.name)}{given}{more})"
+        )
         for number, pause in enumerate(self.backoff.pauses(self.random), start=1):
             if pause:
                 await self.clock.sleep(pause)
@@ -110,16 +115,17 @@ class Compactor:
                 reason = reason_of(error)
                 if not any(word in reason for word in _BEATEN):
                     raise CompactionFailed(
-                        f"Compacting {table.name} failed in {procedure}: {reason}. Its rows are what they were."
+                        f"Compacting {table.name} failed in {procedure}: {reason}. Its rows are unchanged. Fix the "
+                        "cause and run it again."
                     ) from error
         raise Unavailable(
-            f"Landings in {table.name} were quicker than its compaction {self.backoff.attempts} times. Its rows are "
-            "what they were; run it again when there is less to land."
+            f"Landings in {table.name} committed before its compaction {self.backoff.attempts} times. Its rows are "
+            "unchanged; run it again when fewer landings are running."
         )
 
 
 def candidates(table: IcebergTable, options: Mapping[str, str]) -> Compacted:
-    """The data files of a table that Iceberg would rewrite for their size: enough of them in one partition."""
+    """The data files that Iceberg would rewrite because of their size, if a partition has enough of them."""
     iceberg = table.load()
     target = _whole(options, "target-file-size-bytes", _target(iceberg))
     smallest = _whole(options, "min-file-size-bytes", int(target * _SMALL))
@@ -136,10 +142,7 @@ def candidates(table: IcebergTable, options: Mapping[str, str]) -> Compacted:
 
 def _position_deletes(iceberg: Iceberg) -> bool:
     """Whether there are files of position deletes."""
-    snapshot = iceberg.current_snapshot()
-    if snapshot is None or snapshot.summary is None:
-        return False
-    return int(snapshot.summary.additional_properties.get("total-position-deletes", "0")) > 0
+    return int(summary_of(iceberg.current_snapshot()).get("total-position-deletes", "0")) > 0
 
 
 def _manifests(iceberg: Iceberg) -> int:
@@ -153,12 +156,12 @@ def _target(iceberg: Iceberg) -> int:
 
 
 def _whole(options: Mapping[str, str], name: str, default: int) -> int:
-    said = options.get(name)
-    if said is None:
+    value = options.get(name)
+    if value is None:
         return default
-    if not said.isdecimal():
-        raise Misconfigured(f"The option {name}={said!r} of a compaction must be a whole number.")
-    return int(said)
+    if not value.isdecimal():
+        raise Misconfigured(f"The option {name}={value!r} of a compaction must be a whole number.")
+    return int(value)
 
 
 def _quoted(options: Mapping[str, str]) -> Iterator[str]:

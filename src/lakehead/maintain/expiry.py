@@ -1,7 +1,7 @@
-"""Expiring snapshots, and removing the files that only they held.
+"""Expires snapshots and removes the files that only they referred to.
 
-The last landing and all after it are kept, whatever their age: from there every fence finds its way. The landings among
-what goes are in the ledger before they go.
+The last landing and all snapshots after it are kept at any age, because fences start from there. Landings are recorded
+in the ledger before their snapshots expire.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.lineage import Lineage
 from lakehead.lake.ports import Moved, Progress, SourceUnknown
 from lakehead.lake.protocol import fence
-from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import check_may_remove
 from lakehead.maintain.references import References
 from lakehead.maintain.tags import misplaced, put_right
@@ -31,13 +31,16 @@ from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 AGE = timedelta(days=5)
 AT_ONCE = 500
-"""Snapshots that one statement expires: it names them all."""
+"""Snapshots that one statement expires: it lists all of their ids."""
+
+NEAR = 1_000
+"""Where the landing before the oldest one of main is looked for first: this many sequence numbers back."""
 
 MS = timedelta(milliseconds=1)
 
 
 class ExpiryFailed(LakeheadError):
-    """Spark could not expire snapshots. Those that it had expired before are gone, and the others are all there."""
+    """Spark could not expire snapshots. Those that it had expired before the error are gone; the others remain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,12 @@ class Expired:
     """Oldest first."""
 
     files: int = 0
-    """Data and delete files, manifests and manifest lists that only these snapshots held."""
+    """Data and delete files, manifests and manifest lists that only these snapshots referred to."""
 
     kept: int = 0
     no_landing: bool = False
-    """Whether the history of main that is left holds no landing. Then all of it is kept: where it may be cut off is not
-    known."""
+    """Whether main's remaining history has no landing. Then all of it is kept, because it is unknown where it may be
+    cut off."""
 
 
 async def expire(
@@ -68,13 +71,13 @@ async def expire(
     min_snapshots: int = 1,
     dry_run: bool = False,
 ) -> Expired:
-    """Expire snapshots that are older than that, with the files that only they held.
+    """Expire snapshots older than `older_than`, and remove the files that only they referred to.
 
-    Kept are main's last landing and all after it, whatever a branch or tag points at, the newest `min_snapshots` of
-    every branch, and what a branch's own settings keep. Snapshots that no branch leads to go by their age alone. Our
-    own tags are put where they belong first, so that none of them keeps what main has lost. Raises
-    `HistoryBroken` where the table's landings cannot be settled first, `Misconfigured` where nobody may remove files
-    (`gc.enabled`), and `ExpiryFailed`.
+    Kept are main's last landing and all after it, what a branch or tag points at, the newest `min_snapshots` of every
+    branch, and what a branch's own settings keep. Snapshots that no branch leads to expire by their age alone. Our own
+    tags are corrected first, so that none of them keeps a snapshot that main no longer has. Raises `HistoryBroken` if
+    the table's landings cannot be settled first, `Misconfigured` if removing files is disabled (`gc.enabled`), and
+    `ExpiryFailed`.
     """
     check_may_remove(table.load())
     known = await (progress.pointer(table.uuid) if dry_run else fence(table, progress, ledger))
@@ -82,10 +85,10 @@ async def expire(
     main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
     lineage = Lineage(iceberg)
     landing = await _last_landing(table, main, lineage)
-    # Where somebody else's expiry has cut main off from its last landing, the state still knows which one that is.
+    # If another tool's expiry has cut main off from its last landing, the state still has that landing.
     tagged = landing or known.last_landing
     if not dry_run:
-        with suppress(Moved):  # then they may keep something until the next expiry
+        with suppress(Moved):  # then the tags may keep snapshots until the next expiry
             put_right(table, head_of(iceberg.metadata), tagged)
         iceberg = table.load()
     unneeded = misplaced(iceberg, tagged) if dry_run else set()
@@ -109,7 +112,7 @@ async def expire(
 
 
 def _ancestors(metadata: TableMetadata, ref: str) -> Iterator[IcebergSnapshot]:
-    """From what a reference points at back, as far as the history is there."""
+    """The snapshots from a reference back, as far as the history exists."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     at = metadata.refs[ref].snapshot_id if ref in metadata.refs else None
     while at is not None and (found := by_id.get(at)) is not None:
@@ -127,10 +130,10 @@ async def _last_landing(table: IcebergTable, main: Sequence[IcebergSnapshot], li
 async def _landing(table: IcebergTable, one: IcebergSnapshot, lineage: Lineage) -> Snapshot | None:
     """A snapshot of main that is a landing; None if it is not one.
 
-    A cherry-pick of which nothing tells any more is none: when it was settled past, it would have gone to the ledger.
+    A cherry-pick whose source is unknown is not one: if it were, settling it would have recorded it in the ledger.
     """
     try:
-        snapshot = await table.told(one, lineage)
+        snapshot = await table.read_snapshot(one, lineage)
     except SourceUnknown:
         return None
     return snapshot if snapshot.landing is not None else None
@@ -143,8 +146,9 @@ async def _record(
     lineage: Lineage,
     going: set[SnapshotId],
 ) -> None:
-    """Make sure that the landings of main that go are in the ledger, and that it is the one of those before them."""
-    known = await ledger.sequences(table.uuid)
+    """Record the landings of main that expire in the ledger, after checking that it has the landings before them."""
+    oldest = main[-1].sequence_number or 0 if main else 0
+    known = await ledger.sequences(table.uuid, start=max(0, oldest - NEAR))
     first = True
     for one in reversed(main):
         if not first and (one.snapshot_id not in going or one.snapshot_id in known):
@@ -153,10 +157,12 @@ async def _record(
         if snapshot is None or snapshot.landing is None:
             continue
         before = snapshot.landing.before
+        if first and before is not None and before not in known:
+            known = await ledger.sequences(table.uuid)
         if first and snapshot.source is None and before is not None and before not in known:
             raise Misconfigured(
-                f"The ledger does not have landing {before} of table {table.name}, whose snapshot is gone. Is it "
-                "another ledger than that of the landings? Nothing was expired."
+                f"The ledger does not have landing {before} of table {table.name}, whose snapshot is gone. Nothing was "
+                "expired. Check that --ledger is the one that the landings use."
             )
         first = False
         if one.snapshot_id in going:
@@ -171,7 +177,7 @@ def _old(
     min_snapshots: int,
     landing: SnapshotId | None,
 ) -> list[IcebergSnapshot]:
-    """What may go, oldest first."""
+    """The snapshots that may expire, oldest first."""
     kept: set[SnapshotId] = set()
     for name, ref in refs.items():
         kept.add(ref.snapshot_id)
@@ -200,8 +206,8 @@ def _only_theirs(table: Iceberg, old: Sequence[IcebergSnapshot]) -> int:
 
 
 def _expire(session: SparkSession, table: IcebergTable, snapshots: Sequence[SnapshotId]) -> int:
-    """Expire snapshots; how many files went with them."""
-    # Without a moment it would also expire by the table's own age, and not keep our landing.
+    """Expire snapshots. Returns how many files were removed."""
+    # Without a timestamp it would also expire by the table's own age setting, and not keep our landing.
     ids = ", ".join(f"{snapshot}L" for snapshot in snapshots)
     try:
         counted = session.sql(
@@ -210,7 +216,7 @@ def _expire(session: SparkSession, table: IcebergTable, snapshots: Sequence[Snap
         ).collect()[0]
     except SPARKS_ERRORS as error:
         raise ExpiryFailed(
-            f"Expiring {len(snapshots)} snapshots of {table.name} failed: {reason_of(error)}. Run it again: it goes on "
-            "with what is left."
+            f"Expiring {len(snapshots)} snapshots of {table.name} failed: {reason_of(error)}. Run it again: it "
+            "continues with the rest."
         ) from error
     return sum(counted.asDict().values())

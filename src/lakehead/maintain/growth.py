@@ -1,4 +1,4 @@
-"""What grows with every landing unless somebody keeps it small: snapshots, metadata files, manifests."""
+"""What grows with every landing without maintenance: snapshots, metadata files, manifests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,11 +10,11 @@ from pyiceberg.typedef import Properties
 from lakehead.spark.names import readable
 
 MANY_SNAPSHOTS = 1_000
-"""From here on they are felt: every commit writes all of them anew, and every reader loads them. A landing every 10 s
-makes as many in three hours."""
+"""From here on they cost time: every commit writes all of them again, and every reader loads them. A landing every 10 s
+makes this many in three hours."""
 
 MANY_MANIFESTS = 100
-"""Every plan of a query reads them all, and a compaction rewrites them from here on."""
+"""Planning a query reads all of them; a compaction rewrites them from this number on."""
 
 _DELETED = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
 _KEPT = TableProperties.METADATA_PREVIOUS_VERSIONS_MAX
@@ -24,18 +24,18 @@ _KEPT_BY_DEFAULT = TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How large a table's metadata is, and what to do where it is too large."""
+    """How large a table's metadata is, and what to do if it is too large."""
 
     snapshots: int
     metadata_bytes: int
     """The size of the newest metadata file: every commit writes as much."""
 
     metadata_files: int
-    """Metadata files that the newest one tells of, itself included."""
+    """Metadata files in the newest one's log, and itself."""
 
     manifests: int
     advice: tuple[str, ...] = ()
-    """One sentence for each thing to do; none where all is well."""
+    """One sentence for each thing to do; empty if there is nothing to do."""
 
 
 def growth_of(

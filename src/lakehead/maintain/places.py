@@ -1,4 +1,4 @@
-"""Files where a table lies: one name for each, however its metadata spells it; listed, and deleted."""
+"""The files of a table's location: one normalized name for each; listed, and deleted."""
 
 import re
 from collections.abc import Iterable
@@ -9,42 +9,43 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from pyiceberg.table import Table as Iceberg
 
 from lakehead.errors import Misconfigured, Unavailable
-from lakehead.lake.lane import filesystem_of
+from lakehead.lake.stagers import filesystem_of
 
 GC_ENABLED = "gc.enabled"
 THREADS = 16
-"""Requests that are under way at once."""
+"""Concurrent requests."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _PATHS_ALONE = ("file", "hdfs", "viewfs")
-"""Schemes whose files are named by their path: what stands before it is a host or nothing."""
+"""Schemes whose files are identified by their path alone; a host before it is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that is there."""
+    """An existing file."""
 
     place: str
     size: int
     written_ns: int
-    """When its file system says that it was last written, in nanoseconds since the epoch."""
+    """When it was last written, by its file system's clock, in nanoseconds since the epoch."""
 
 
 def check_may_remove(table: Iceberg) -> None:
-    """Raise `Misconfigured` where the table's owner has said that nobody removes its files, as Iceberg itself does."""
-    said = table.metadata.properties.get(GC_ENABLED, "true")
-    if said.lower() != "true":  # so does Java: whatever is not true is false
+    """Raise `Misconfigured` if the table's properties forbid removing its files, as Iceberg itself does."""
+    enabled = table.metadata.properties.get(GC_ENABLED, "true")
+    if enabled.lower() != "true":  # as in Java, every other value means false
         name = ".".join(table.name())
         raise Misconfigured(
-            f"The table {name} has {GC_ENABLED} set to {said}: its catalog, or another table, uses its files too, and "
-            "they are not ours to remove. Clean up by the catalog's own means, or set it to true if that is not so."
+            f"The table {name} has {GC_ENABLED} set to {enabled}: its catalog or another table may use its files too, "
+            "so they must not be removed. Clean up with the catalog's own tools, or set it to true if nothing else "
+            "uses them."
         )
 
 
 def place(uri: str) -> str:
-    """The one name of a file: `file:/x`, `file:///x` and `/x` are the same, and so are `s3://b/k` and `s3a://b/k`.
+    """The normalized name of a file: the same for `file:/x`, `file:///x` and `/x`, and for `s3://b/k` and `s3a://b/k`.
 
-    It is also the name that PyArrow's file systems have for it. Nothing in a name is taken for a query or a fragment.
+    PyArrow's file systems use the same names. No part of a name is parsed as a query or a fragment.
     """
     found = _URI.fullmatch(uri)
     scheme, rest = (found[1].lower(), found[2]) if found else ("file", uri)
@@ -68,7 +69,7 @@ class Folder:
         return name.startswith(f"{self.place}/")
 
     def files(self) -> list[File]:
-        """Every file that is there now. A folder that does not exist has none."""
+        """Every file in the folder now. Empty if the folder does not exist."""
         try:
             found = self.filesystem.get_file_info(FileSelector(self.place, recursive=True, allow_not_found=True))
         except OSError as error:
@@ -76,7 +77,7 @@ class Folder:
         return [_file(info) for info in found if info.type is FileType.File]
 
     def first_bytes(self, name: str, size: int) -> bytes:
-        """How a file begins. Empty if it is gone."""
+        """The first bytes of a file. Empty if it does not exist."""
         try:
             with self.filesystem.open_input_file(name) as source:
                 begins: bytes = source.read(size)
@@ -87,7 +88,7 @@ class Folder:
             raise Unavailable(f"The file {name} cannot be read ({error}). Nothing was removed.") from error
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files. One that is gone already is fine."""
+        """Delete files. Ignores those that do not exist."""
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._delete, names))
 
@@ -95,11 +96,11 @@ class Folder:
         try:
             self.filesystem.delete_file(name)
         except OSError as error:
-            # Object stores delete and then fail to keep a folder where there is none, so what counts is what is there.
+            # Object stores may delete the file and then fail to recreate its folder, so check whether it is gone.
             if self.filesystem.get_file_info(name).type is not FileType.NotFound:
                 raise Unavailable(f"The file {name} cannot be deleted ({error}). Run it again later.") from error
 
 
 def _file(info: FileInfo) -> File:
-    # A file without a time is taken for one written just now, and stays.
+    # A file without a time counts as just written, and is kept.
     return File(info.path, info.size or 0, info.mtime_ns if info.mtime_ns is not None else 2**63 - 1)

@@ -1,7 +1,8 @@
-"""Rebuilding what the state knows of a table, from the table itself and the ledger.
+"""Rebuilds the state's records of a table from the table itself, the ledger and the dead letters.
 
-The chain of landings is followed back from main: through snapshots as long as they are there, then through the ledger,
-since every landing names the one before it. Only what is on that chain counts as landed: what was rolled back does not.
+The chain of landings is followed back from main: through snapshots as long as they exist, then through the ledger,
+because every landing names the one before it. Only what is on that chain counts as landed; what was rolled back does
+not.
 """
 
 import asyncio
@@ -13,46 +14,50 @@ from itertools import islice
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehead.errors import LakeheadError
+from lakehead.lake.dead_letters import DeadLetters, open_or_dropped
 from lakehead.lake.documents import from_summary, ledger_folder
-from lakehead.lake.landing import Pointer, Snapshot, SnapshotId, chained
+from lakehead.lake.iceberg_table import IcebergTable, head_of, summary_of
+from lakehead.lake.landing import Pointer, Snapshot, SnapshotId, Unit, chained
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.lineage import Lineage
 from lakehead.lake.ports import Moved, SourceUnknown
-from lakehead.lake.progress import state_landings
-from lakehead.lake.table import IcebergTable, head_of
+from lakehead.lake.state_progress import state_landings
 from lakehead.maintain.tags import put_right
-from lakehead.state.model import Pointer as StatePointer
+from lakehead.state.model import StoredPointer
 from lakehead.state.state import State
 from lakehead.wire.errors import Unreadable
 
 AT_ONCE = 32
-"""Ledger objects that are read side by side."""
+"""Ledger objects that are read concurrently."""
 
 
 class LandingUnknown(LakeheadError):
-    """It cannot be found out what has landed in a table. Nothing was changed; an operator must decide."""
+    """It cannot be determined what has landed in a table. Nothing was changed; an operator must decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What the state knows of a table after a rebuild, or would know."""
+    """The state's records of a table after a rebuild, or (in a dry run) what they would be."""
 
     table: str
     pointer: Pointer
-    """Where the table stands, and its last landing: the state is settled up to there."""
+    """The table's head and its last landing: the state is settled up to there."""
 
     landings: int = 0
     units: int = 0
     recorded: tuple[SnapshotId, ...] = ()
     """Landings that were missing in the ledger and were written to it."""
 
+    dead_letters: int = 0
+    """Units that stay given up, because their dead letters are open or were dropped."""
+
     left: tuple[SnapshotId, ...] = ()
-    """Landings of the ledger that main does not hold, oldest first: their units do not count as landed any more."""
+    """Landings in the ledger that main does not have, oldest first: their units no longer count as landed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An operator's word on which landing is main's last, for where nothing else tells. None: there is none."""
+    """An operator's statement which landing is main's last, for when nothing else shows it. None: there is none."""
 
     last_landing: SnapshotId | None
 
@@ -60,11 +65,11 @@ class Said:
 async def rebuild(
     table: IcebergTable, state: State, ledger: StoreLedger, *, said: Said | None = None, dry_run: bool = False
 ) -> Rebuilt:
-    """Replace what the state knows of a table by what the table and the ledger say.
+    """Replace the state's records of a table by what the table, the ledger and the dead letters beside it say.
 
-    A last landing that nobody settled is written to the ledger first: once the state is past it, nobody else records
-    it. Raises `LandingUnknown` where the chain of landings cannot be followed, or where the ledger lacks a landing that
-    was settled; `said` decides only where main's history is cut off before its last landing is found.
+    A last landing that was not settled is written to the ledger first: once the state is past it, no fence records it.
+    Raises `LandingUnknown` if the chain of landings cannot be followed, or if the ledger lacks a landing that was
+    settled. `said` is used only if main's history is cut off before its last landing is found.
     """
     iceberg = table.load()
     lineage, sequences = Lineage(iceberg), await ledger.sequences(table.uuid)
@@ -74,21 +79,28 @@ async def rebuild(
     newest = await _newest(table, lineage, head, sequences, said)
     _check_ledger(table, lineage, newest, settled.last_landing if settled else None, sequences)
     landings = await _followed(table, lineage, ledger, newest, sequences)
+    letters = await open_or_dropped(DeadLetters(ledger.store), table.uuid)
     missing = [snapshot for snapshot in landings if snapshot.id not in sequences]
     if not dry_run:
         for snapshot in missing:
             await ledger.record(table.uuid, snapshot)
-        pointer = None if head is None else StatePointer(head, newest)
-        told = [landing for snapshot in landings for landing in state_landings(snapshot)]
-        state.landings.rebuild(table.uuid, pointer, told)
-        with suppress(Moved):  # by a landing, which has put its tag right; or the next one will
+        pointer = None if head is None else StoredPointer(head, newest)
+        records = [record for snapshot in landings for record in state_landings(snapshot)]
+        state.landings.rebuild(table.uuid, pointer, records, letters)
+        with suppress(Moved):  # by a landing, which has moved the tag itself; or the next landing will
             put_right(table, stands, newest)
     on_main = {snapshot.id for snapshot in landings}
+    units = {remainder.unit for snapshot in landings if snapshot.landing for remainder in snapshot.landing.remainders}
     return Rebuilt(
         table=table.name,
         pointer=Pointer(head, newest),
         landings=len(landings),
-        units=len({share.unit for snapshot in landings if snapshot.landing for share in snapshot.landing.shares}),
+        units=len(units),
+        dead_letters=sum(
+            (letter.replayed_at is None or letter.dropped_at is not None)
+            and Unit(letter.unit, letter.generation) not in units
+            for letter in letters
+        ),
         recorded=tuple(snapshot.id for snapshot in missing),
         left=tuple(sorted(sequences.keys() - on_main, key=lambda snapshot: (sequences[snapshot], snapshot))),
     )
@@ -104,7 +116,7 @@ async def _newest(
         if found is None:
             return _decided(table, lineage, at, sequences, said)
         try:
-            if (await table.told(found, lineage)).landing is not None:
+            if (await table.read_snapshot(found, lineage)).landing is not None:
                 break
         except SourceUnknown:
             if said is None:
@@ -120,10 +132,10 @@ async def _newest(
 def _decided(
     table: IcebergTable, lineage: Lineage, gap: SnapshotId, sequences: dict[SnapshotId, int], said: Said | None
 ) -> SnapshotId | None:
-    """The last landing where main's history is cut off before one was found."""
+    """The last landing, if main's history is cut off before one is found. Raises `LandingUnknown` if undecided."""
     known = {snapshot.id: snapshot.sequence for snapshot in _landings_in(table, lineage.every())} | sequences
     if not known:
-        return None  # A table that had a history before anything was landed in it.
+        return None  # The table had a history before anything was landed in it.
     if said is not None and (said.last_landing is None or said.last_landing in known):
         return said.last_landing
     newest = max(known, key=lambda snapshot: known[snapshot])
@@ -136,11 +148,10 @@ def _decided(
 
 
 def _landings_in(table: IcebergTable, snapshots: Iterable[IcebergSnapshot]) -> list[Snapshot]:
-    """The landings among snapshots, without the units whose list is kept elsewhere."""
+    """The landings among snapshots, without the units of those whose list is stored elsewhere."""
     found = []
     for one in snapshots:
-        summary = one.summary.additional_properties if one.summary else {}
-        said = from_summary(summary, f"snapshot {one.snapshot_id} of {table.name}")
+        said = from_summary(summary_of(one), f"snapshot {one.snapshot_id} of {table.name}")
         if said is not None:
             found.append(Snapshot(one.snapshot_id, one.parent_snapshot_id, one.sequence_number or 0, said[0]))
     return found
@@ -153,17 +164,17 @@ def _check_ledger(
     settled: SnapshotId | None,
     sequences: dict[SnapshotId, int],
 ) -> None:
-    """That the ledger has every landing that is known to have been settled: it goes there before anything else.
+    """Check that the ledger has every landing that is known to be settled, because settling writes it there first.
 
-    Settled is what the state has as its last landing, and what another landing names as the one before it: that one
-    was fenced first. Only main's last landing may be missing where its snapshot is still there. Where main has none,
-    older metadata files are asked too: an empty ledger would make it look as if nothing had ever landed.
+    Settled are the state's last landing, and each landing that another one names as the one before it, because that
+    one was fenced first. Only main's last landing may be missing, if its snapshot still exists. If main has none, older
+    metadata files are read too: with an empty ledger it would look as if nothing had ever landed.
     """
-    told = _landings_in(table, lineage.every() if newest is None else lineage.present)
-    needed = {one.landing.before: f"landing {one.id} names as the one before it" for one in told if one.landing}
+    known = _landings_in(table, lineage.every() if newest is None else lineage.present)
+    needed = {one.landing.before: f"landing {one.id} names as the one before it" for one in known if one.landing}
     if settled is not None:
         needed[settled] = "the state has as the last one settled"
-    may_be_missing = {None, *(one.id for one in told if one.id == newest)}
+    may_be_missing = {None, *(one.id for one in known if one.id == newest)}
     lacking = [landing for landing in needed if landing not in sequences and landing not in may_be_missing]
     if lacking:
         has = f"{len(sequences)} landings" if sequences else "no landing"
@@ -188,7 +199,7 @@ async def _followed(
     while at is not None:
         snapshot = kept.get(at)
         if not isinstance(snapshot, Snapshot) and (found := lineage.find(at)) is not None:
-            snapshot = await table.told(found, lineage)
+            snapshot = await table.read_snapshot(found, lineage)
             if snapshot.source is not None:
                 before = await _newest(table, lineage, lineage.parent(at), sequences, None)
                 (snapshot,) = chained([snapshot], before)
@@ -210,7 +221,7 @@ async def _followed(
 async def _entries(
     table: IcebergTable, ledger: StoreLedger, sequences: dict[SnapshotId, int]
 ) -> dict[SnapshotId, Snapshot | BaseException | None]:
-    """All that the ledger has. What cannot be read is an error only for whoever needs it."""
+    """All entries of the ledger. An unreadable one is returned as its error, and raised only if it is needed."""
     entries: dict[SnapshotId, Snapshot | BaseException | None] = {}
     places = iter(sequences.items())
     while some := list(islice(places, AT_ONCE)):

@@ -1,4 +1,4 @@
-"""What a table's metadata refers to: each file by its place."""
+"""The files that a table's metadata refers to, by their normalized names."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,18 +16,18 @@ Read = TypeVar("Read")
 
 
 class Incomplete(LakeheadError):
-    """A table's metadata refers to a file that is not there, so what else it refers to is not known."""
+    """A table's metadata refers to a file that does not exist, so the files that this one refers to are unknown."""
 
 
 class References:
-    """Reads what a table refers to. Manifests never change: each is read once, however often one asks."""
+    """Reads what a table refers to. Manifests never change, so each is read once and cached."""
 
     def __init__(self) -> None:
         self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
         self._files: dict[str, tuple[str, ...]] = {}
 
     def of(self, table: Iceberg) -> set[str]:
-        """Everything: metadata files, statistics, and what any snapshot holds. Raises `Incomplete`."""
+        """All files: metadata files, statistics, and those of every snapshot. Raises `Incomplete`."""
         metadata = table.metadata
         named = [
             table.metadata_location,
@@ -38,7 +38,7 @@ class References:
         return {place(uri) for uri in named} | self.held(table, metadata.snapshots)
 
     def held(self, table: Iceberg, snapshots: Iterable[Snapshot]) -> set[str]:
-        """What these snapshots hold: manifest lists, manifests, and data and delete files. Raises `Incomplete`."""
+        """The files of these snapshots: manifest lists, manifests, data and delete files. Raises `Incomplete`."""
         lists = list(dict.fromkeys(snapshot.manifest_list for snapshot in snapshots))
         with ThreadPoolExecutor(THREADS) as threads:
             new = [uri for uri in lists if uri not in self._manifests]
@@ -68,8 +68,8 @@ def _reading(uri: str, read: Callable[[], Read]) -> Read:
         return read()
     except FileNotFoundError:
         raise Incomplete(
-            f"The table refers to {uri}, which is not there. Either snapshots were expired in this moment: run it "
-            "again. Or the file was lost: bring it back from a backup. Nothing was removed."
+            f"The table refers to {uri}, which does not exist. Nothing was removed. If snapshots were expired just "
+            "now, run it again; if the file was lost, restore it from a backup."
         ) from None
     except OSError as error:
         raise Unavailable(f"The file {uri} cannot be read ({error}). Nothing was removed.") from error

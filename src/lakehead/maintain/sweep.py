@@ -1,9 +1,9 @@
-"""Removing what nobody published: files that nothing refers to, and branches that a crash has left.
+"""Removes what was never published: files that nothing refers to, and branches that a crash left behind.
 
-What is removed was listed before the sweep's tag was moved, and every publication requires that tag where it was when
-the rows were staged. So whoever still meant to publish is fenced off, and whoever was quicker has made it referred to.
-That is what makes it safe. The age only spares those who are still at work from doing it again, and writers that are
-not Lakehead from losing what they write. The tag's snapshot holds nothing, so it keeps nothing from being expired.
+It is safe because the files are listed before the sweep's tag is moved, and every publication requires that the tag is
+where it was when the rows were staged. So a writer that has not published yet is refused, and the files of one that
+published before are referred to. The minimum age only saves running writers from staging again, and protects writers
+other than Lakehead from losing files. The tag's snapshot is empty, so it keeps nothing from being expired.
 """
 
 import posixpath
@@ -22,23 +22,23 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.lake.commits import SWEEP, Changes, added, empty, empty_table, set_tag
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.merge import BRANCH, branch_made_at
 from lakehead.lake.ports import Moved
-from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import THREADS, File, Folder, check_may_remove
 from lakehead.maintain.references import Incomplete, References
 from lakehead.maintain.tags import keeps_rows
 
 AGE = timedelta(days=3)
 TRIES = 10
-"""How often landings may be quicker than the sweep's own commit."""
+"""Attempts of the sweep's own commit when landings commit first."""
 
 FOLDERS = ("data", "metadata")
 _METADATA = ".metadata.json"
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
 _HEADER = 4096
-"""Bytes of a metadata file that hold its table's uuid: every writer puts it at the beginning."""
+"""The first bytes of a metadata file, which contain its table's uuid: every writer puts it at the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,16 @@ class Swept:
 
     table: str
     files: tuple[str, ...] = ()
-    """Those that nothing referred to, by their places."""
+    """Files that nothing referred to, by their normalized names."""
 
     bytes: int = 0
     branches: tuple[str, ...] = ()
     young: int = 0
-    """Files that nothing refers to and that are not old enough."""
+    """Files that nothing refers to and that are not old enough to remove."""
 
     snapshot: SnapshotId | None = None
-    """The snapshot that the sweep's tag was moved to, which fences off whoever still meant to publish them; None where
-    nothing was changed."""
+    """The snapshot that the sweep's tag was moved to, which keeps other writers from publishing the removed files; None
+    if nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ async def sweep(
     dropped: Collection[str] = (),
     dry_run: bool = False,
 ) -> Swept:
-    """Remove files below the table's location that nothing refers to, and our branches, if they are older than that.
+    """Remove files below the table's location that nothing refers to, and our branches, if older than `older_than`.
 
-    Where there is nothing to remove, nothing is changed. `dropped` names the uuids of tables that were dropped and
-    have left their files in the same folder: they may go too. Raises `Misconfigured` where the folder holds files of a
-    table that is not named so, or where nobody may remove files (`gc.enabled`), `Unavailable` when landings were
-    quicker each time, and `Incomplete`.
+    If there is nothing to remove, nothing is changed. `dropped` has the uuids of dropped tables that left their files
+    in the same folder, which are then removed too. Raises `Misconfigured` if the folder holds files of another table,
+    or if removing files is disabled (`gc.enabled`), `Unavailable` if landings committed first at every attempt, and
+    `Incomplete`.
     """
     before_ns = clock.now_ns() - int(older_than.total_seconds() * 1e9)
     references = References()
@@ -92,14 +92,14 @@ async def sweep(
     _check_alone(table, folders, listed, referenced, dropped)
     strays = _strays(iceberg, listed, referenced, before_ns)
     if dry_run or not (strays.files or strays.branches or keeps_rows(iceberg, SWEEP)):
-        return _told(table, strays.files, strays, snapshot=None)
+        return _result(table, strays.files, strays, snapshot=None)
     snapshot, branches = await _fence_off(table, strays.branches)
-    # Read anew: what was published since it was listed must stay.
+    # Read again: files that were published since they were listed must stay.
     now_referenced = _of_now(table, references)
     gone = tuple(file for file in strays.files if not _is_referenced(file.place, now_referenced))
     for folder in folders:
         folder.delete(file.place for file in gone if folder.holds(file.place))
-    return _told(table, gone, _Strays(gone, strays.young, branches), snapshot=snapshot)
+    return _result(table, gone, _Strays(gone, strays.young, branches), snapshot=snapshot)
 
 
 def _strays(iceberg: Iceberg, listed: Collection[File], referenced: set[str], before_ns: int) -> _Strays:
@@ -109,14 +109,14 @@ def _strays(iceberg: Iceberg, listed: Collection[File], referenced: set[str], be
 
 
 def _is_referenced(name: str, referenced: set[str]) -> bool:
-    """Whether something refers to a file, or to the one whose checksum Hadoop keeps in it."""
+    """Whether something refers to a file or, for one of Hadoop's checksum files, to the file it belongs to."""
     folder, file = posixpath.split(name)
     kept = file[1:-4] if file.startswith(".") and file.endswith(".crc") else file
     return name in referenced or posixpath.join(folder, kept) in referenced
 
 
 def _left_branches(metadata: TableMetadata, before_ms: int) -> dict[str, SnapshotId]:
-    """Our branches that were made before a moment. One whose name does not tell is as old as its head."""
+    """Our branches created before a time. If the name does not have its time, the head's is used."""
     left = {}
     for name, ref in metadata.refs.items():
         if not name.startswith(BRANCH) or ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
@@ -131,12 +131,12 @@ def _left_branches(metadata: TableMetadata, before_ms: int) -> dict[str, Snapsho
 async def _fence_off(
     table: IcebergTable, branches: Mapping[str, SnapshotId]
 ) -> tuple[SnapshotId, Mapping[str, SnapshotId]]:
-    """Move the sweep's tag to a new snapshot, and drop those of the branches that nobody has moved; in one commit."""
+    """Move the sweep's tag to a new snapshot, and drop the branches that have not moved, in one commit."""
     ours: dict[SnapshotId, dict[str, SnapshotId]] = {}
 
     def changes(iceberg: Iceberg) -> Changes:
         refs = iceberg.metadata.refs
-        # Whoever is about to make a table's first snapshot requires nothing but that main has none.
+        # A writer that commits a table's first snapshot requires only that main has none.
         updates = empty_table(iceberg) if MAIN_BRANCH in refs else empty(iceberg, {})
         made = added(updates)
         left = {name: at for name, at in branches.items() if name in refs and refs[name].snapshot_id == at}
@@ -151,18 +151,18 @@ async def _fence_off(
         except Moved:
             continue
         except OutcomeUnknown:
-            pass  # What the table says counts.
+            pass  # The table itself shows below whether it was made.
         at = head_of(table.load().metadata).sweep
         if at in ours:
             return at, ours[at]
     raise Unavailable(
-        f"Landings in {table.name} were quicker than the sweep {TRIES} times, or its catalog did not answer. Nothing "
+        f"Landings in {table.name} committed before the sweep {TRIES} times, or its catalog did not answer. Nothing "
         "was removed; run it again."
     )
 
 
 def _of_now(table: IcebergTable, references: References) -> set[str]:
-    """What the table refers to. Read again where somebody's expiry has come between its metadata and its files."""
+    """What the table refers to now. Reads again if an expiry came between its metadata and its files."""
     for _ in range(TRIES - 1):
         try:
             return references.of(table.load())
@@ -174,7 +174,7 @@ def _of_now(table: IcebergTable, references: References) -> set[str]:
 def _check_listing(
     iceberg: Iceberg, references: References, listed: Collection[File], folders: Collection[Folder]
 ) -> None:
-    """That the listing speaks of files as the table does: otherwise everything would look like nobody's."""
+    """Check that the listing uses the same names as the table; otherwise every file would look unreferenced."""
     found = {file.place for file in listed}
     held = references.held(iceberg, [snapshot] if (snapshot := iceberg.current_snapshot()) else [])
     for folder in folders:
@@ -182,8 +182,8 @@ def _check_listing(
         if inside and not inside & found:
             raise Misconfigured(
                 f"None of the {len(inside)} files that the table {'.'.join(iceberg.name())} has below {folder.place} "
-                "is in the list of what is there. Nothing was removed. Check the table's location, and that the store "
-                "lists what was just written."
+                "is in the store's listing. Nothing was removed. Check the table's location, and that the store lists "
+                "new files at once."
             )
 
 
@@ -194,7 +194,7 @@ def _check_alone(
     referenced: set[str],
     dropped: Collection[str],
 ) -> None:
-    """That no other table has its metadata in the same folders, as after a rename: its files would be nobody's here."""
+    """Check that no other table has its metadata in the same folders, as after a rename: its files would be removed."""
     unknown = [
         (folder, file.place)
         for file in listed
@@ -221,7 +221,7 @@ def _uuid_of(begins: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
-def _told(table: IcebergTable, files: Collection[File], strays: _Strays, *, snapshot: SnapshotId | None) -> Swept:
+def _result(table: IcebergTable, files: Collection[File], strays: _Strays, *, snapshot: SnapshotId | None) -> Swept:
     return Swept(
         table=table.name,
         files=tuple(sorted(file.place for file in files)),

@@ -1,11 +1,11 @@
-"""Our own tags on a table, where they belong: none of them keeps rows that nobody needs."""
+"""Checks and corrects our own tags on a table, so that none of them keeps rows that are not needed."""
 
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, TableUpdate
 
 from lakehead.lake.commits import LAST_LANDING, SWEEP, Changes, added, empty_table, set_tag
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head, SnapshotId
-from lakehead.lake.table import IcebergTable
 
 
 def keeps_rows(table: Iceberg, tag: str) -> bool:
@@ -15,10 +15,10 @@ def keeps_rows(table: Iceberg, tag: str) -> bool:
 
 
 def misplaced(table: Iceberg, last_landing: SnapshotId | None) -> set[str]:
-    """Which of our tags are not where they belong.
+    """Which of our tags are on a wrong snapshot.
 
-    The landing's belongs on main's last landing: after a rollback it is on one that main has lost. The sweep's belongs
-    on a snapshot without files: earlier versions put it on main.
+    The landing tag belongs on main's last landing; after a rollback it is on one that main no longer has. The sweep tag
+    belongs on a snapshot without files; earlier versions put it on main.
     """
     tagged = table.metadata.refs.get(LAST_LANDING)
     wrong = {LAST_LANDING} if (tagged.snapshot_id if tagged else None) != _present(table, last_landing) else set()
@@ -26,9 +26,9 @@ def misplaced(table: Iceberg, last_landing: SnapshotId | None) -> set[str]:
 
 
 def put_right(table: IcebergTable, at: Head, last_landing: SnapshotId | None) -> None:
-    """Move our tags to where they belong, if there is something to move. Raises `Moved` if the table stands elsewhere.
+    """Move our tags to the right snapshots, if needed. Raises `Moved` if the table's head is no longer `at`.
 
-    Whoever has staged rows meanwhile stages them again where the sweep's tag is moved.
+    If the sweep tag is moved, writers that have staged rows must stage them again.
     """
     if misplaced(table.load(), last_landing):
         table.commit(at, lambda iceberg: _changes(iceberg, last_landing))

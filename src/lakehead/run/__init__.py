@@ -1,1 +1,1 @@
-"""The processes: one module for each command, and the only readers of flags and environment."""
+"""The commands, their configuration and wiring; nothing else reads options or the environment."""

@@ -1,4 +1,4 @@
-"""`lakehead config`: what a configuration may say, and whether one is right."""
+"""`lakehead config`: check a configuration file, or print its JSON Schema."""
 
 import json
 from collections import Counter
@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    no_args_is_help=True, help="Tell what a configuration file may say, and whether one is right. No Java is needed."
-)
+app = typer.Typer(no_args_is_help=True, help="Check a configuration file, or print its JSON Schema. Needs no Java.")
 
 
 @app.command()
@@ -18,8 +16,8 @@ def schema() -> None:
 
     Example: lakehead config schema > lakehead.schema.json
     """
-    # Not at the top: the models take longer to load than the other commands should wait.
-    from lakehead.run.config.config import json_schema  # noqa: PLC0415 - see above
+    # Imported here: the models are slow to load, and other commands should not wait for them.
+    from lakehead.run.config.pipeline_config import json_schema  # noqa: PLC0415 - see above
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
@@ -28,23 +26,25 @@ def schema() -> None:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration, JSON or TOML.", show_default=False)],
 ) -> None:
-    """Check a configuration whole, without Spark and without touching what it names.
+    """Check a configuration file without starting Spark or connecting to anything.
 
-    All that is wrong is told at once, each with its place in the file and what would be right, and the exit code is 2.
-    Secrets are not looked up.
+    Prints every problem with its place in the file and how to fix it, and exits with code 2 if there is one. Secrets
+    are not looked up.
 
     Example: lakehead config check conf/shop.json
     """
-    from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
 
     config = read_config(file)
-    modes = Counter(table.mode for table in config.tables)
-    kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
-    typer.echo(
-        f"ok: {_counted(len(config.tables), 'table')} ({kinds}), {_counted(len(config.sources), 'source')}, "
-        f"{_counted(len(config.sinks), 'sink')}"
-    )
+    parts = [_counted(len(config.sinks), "sink")]
+    if config.pipelines:
+        parts = [_counted(len(config.pipelines), "pipeline"), *parts]
+    if config.tables:
+        modes = Counter(table.mode for table in config.tables)
+        kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
+        parts = [f"{_counted(len(config.tables), 'table')} ({kinds})", _counted(len(config.sources), "source"), *parts]
+    typer.echo(f"ok: {', '.join(parts)}")
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

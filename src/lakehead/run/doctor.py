@@ -1,4 +1,4 @@
-"""`lakehead doctor`: whether what Lakehead stands on works, and what to do where it does not."""
+"""`lakehead doctor`: checks whether the store, state, tables, Java and Spark work."""
 
 import asyncio
 import sys
@@ -15,9 +15,9 @@ from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.run.doctor_tables import check_table, check_tables_of, options_for
 from lakehead.run.environment import spark_settings, state_password, store_settings
-from lakehead.run.tables import CatalogName, CatalogProperties, LakehouseFolder, chosen
+from lakehead.run.table_options import CatalogName, CatalogProperties, LakehouseFolder, resolve_table
 from lakehead.spark.settings import EMBEDDED, SparkSettings
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from lakehead.storage.probe import probe
 
@@ -34,48 +34,48 @@ def doctor(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="TABLE", help="A table to check, namespace.table: whether its metadata stays small."),
+        typer.Option(metavar="TABLE", help="A table to check: namespace.table."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A configuration whose tables to check, or that of --table."),
+        typer.Option(metavar="FILE", help="The configuration whose tables to check, or the one that has --table."),
     ] = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
     catalog_property: CatalogProperties = None,
     spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="Check Java, jars and a session; agents and gateways need none.")
+        bool,
+        typer.Option("--spark/--no-spark", help="Check Java, jars and a Spark session. Agents and gateways need none."),
     ] = True,
 ) -> None:
-    """Check the store, the state, tables, Java, the jars, and that Spark reaches a catalog. One line each: ok, or what
-    to do.
+    """Check the store, the state, tables, Java, jars, Spark and a catalog. Prints one line each: ok, or what to do.
 
-    The store: it can be reached and honours the preconditions that Lakehead relies on. Two small objects are written
-    below _probe/ and deleted again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
+    The store: can be reached and honours conditional writes. Two small objects are written below _probe/ and deleted
+    again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME,
     AZURE_STORAGE_ACCOUNT_KEY.
 
-    The state: it can be opened. Its tables are made if it has none, and brought up to date if they are older. The
-    password is that of LAKEHEAD_STATE_PASSWORD, where it does not stand in the URL.
+    The state: can be opened. Its tables are created or upgraded if needed. The password comes from
+    LAKEHEAD_STATE_PASSWORD if it is not in the URL.
 
-    Tables: every commit writes a table's metadata anew, so a table that is landed in every few seconds needs its
-    snapshots expired. Where there are very many snapshots, metadata files or manifests, the line names the command.
+    Tables: every commit rewrites a table's metadata, so a table with frequent commits needs its snapshots expired.
+    Where there are too many snapshots, metadata files or manifests, the line names the command to run.
 
-    Spark: Java is that of JAVA_HOME, or the first on the path. Jars are fetched once into the cache (LAKEHEAD_CACHE,
-    by default ~/.cache/lakehead), from LAKEHEAD_REPOSITORIES (by default Maven Central), or taken from a folder
-    (LAKEHEAD_JARS). The first time also prepares quicker starts, unless LAKEHEAD_ARCHIVE is
-    no. No table is created.
+    Spark: Java comes from JAVA_HOME, or is the first on the path. Jars are downloaded once into the cache
+    (LAKEHEAD_CACHE, by default the user's cache folder, such as ~/.cache/lakehead) from LAKEHEAD_REPOSITORIES (by
+    default Maven Central), or taken from a folder (LAKEHEAD_JARS). The first time also prepares faster starts, unless
+    LAKEHEAD_ARCHIVE is no. No table is created.
 
     Example: lakehead doctor --store file:///tmp/lake
     """
-    opened = open_store(store, store_settings(store)) if store else None  # a URL that is wrong ends it here
+    opened = open_store(store, store_settings(store)) if store else None  # raises for an invalid URL
     failures: list[LakeheadError] = []
     if store and opened:
         failures += _failures(lambda: _check_store(store, opened))
     if state:
         failures += _failures(lambda: _check_state(state, state_password()))
     if table:
-        named = chosen(table, lakehouse, catalog, catalog_property, config=config)
+        named = resolve_table(table, lakehouse, catalog, catalog_property, config=config)
         failures += _failures(lambda: check_table(named, options_for(named, lakehouse, config), typer.echo))
     elif config:
         failures += _failures(lambda: check_tables_of(config, typer.echo))
@@ -91,7 +91,7 @@ def doctor(
 
 
 def _failures(check: Callable[[], list[LakeheadError] | None]) -> list[LakeheadError]:
-    """What a check raises, or finds."""
+    """Run a check and return the errors that it raises or returns."""
     try:
         return check() or []
     except LakeheadError as error:
@@ -100,11 +100,11 @@ def _failures(check: Callable[[], list[LakeheadError] | None]) -> list[LakeheadE
 
 def _check_store(url: str, store: Store) -> None:
     asyncio.run(probe(store, ids=RandomIds()))
-    typer.echo(f"store ok: {url} creates only what is absent and replaces only the version named, writers racing")
+    typer.echo(f"store ok: {url} honours conditional creates and replaces, also with concurrent writers")
 
 
 def _check_state(url: str, password: str | None) -> None:
-    # Not at the top: it loads SQLAlchemy, and a doctor without a state has no use for it.
+    # Imported here: loads SQLAlchemy, which is only needed for a state.
     from lakehead.state.opening import StateSettings, open_state  # noqa: PLC0415 - see above
 
     with open_state(url, SystemClock(), RandomIds(), settings=StateSettings(password=password)) as opened:
@@ -112,7 +112,7 @@ def _check_state(url: str, password: str | None) -> None:
 
 
 def _check_spark(settings: SparkSettings) -> None:
-    # Not at the top: PySpark takes longer to load than all that the other commands do.
+    # Imported here: PySpark is slow to load.
     from lakehead.spark.jars import jars_for  # noqa: PLC0415 - see above
     from lakehead.spark.java import find_java  # noqa: PLC0415 - see above
     from lakehead.spark.reasons import SPARKS_ERRORS, reason_of  # noqa: PLC0415 - see above
@@ -120,11 +120,11 @@ def _check_spark(settings: SparkSettings) -> None:
 
     java = find_java(settings)
     typer.echo(f"java ok: {java.version} in {java.home}")
-    jars = jars_for(settings, java, say=_say)
+    jars = jars_for(settings, java, say=_print_step)
     typer.echo(f"jars ok: {len(jars)} in {jars[0].parent}")
     if sys.stderr.isatty():
-        _say("starting Spark")
-    session = build_session(settings, say=_say)
+        _print_step("starting Spark")
+    session = build_session(settings, say=_print_step)
     checked = "a first job on"
     try:
         session.range(1).count()
@@ -135,11 +135,11 @@ def _check_spark(settings: SparkSettings) -> None:
     except SPARKS_ERRORS as error:
         raise Misconfigured(
             f"Spark started, but {checked} {settings.master} failed: {reason_of(error)}. Check the jars in "
-            f"{jars[0].parent}: they must be whole and of versions that fit each other."
+            f"{jars[0].parent}: they must be complete and of matching versions."
         ) from error
     finally:
         stop_session(session)
 
 
-def _say(what: str) -> None:
-    typer.echo(f"… {what}", err=True)
+def _print_step(step: str) -> None:
+    typer.echo(f"… {step}", err=True)

@@ -1,4 +1,4 @@
-"""`lakehead doctor` on tables: whether their metadata stays small under the landings that they get."""
+"""`lakehead doctor` on tables: checks whether their metadata has grown too large."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from lakehead.errors import LakeheadError
 from lakehead.run.environment import ENVIRONMENT
-from lakehead.run.tables import Chosen
+from lakehead.run.table_options import TableRef
 from lakehead.spark.settings import EMBEDDED
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as Iceberg
 
-UNREADABLE = "If its metadata is lost or damaged, bring it back from a backup, or drop the table and load it anew."
+UNREADABLE = "If its metadata is lost or damaged, restore it from a backup, or drop the table and load it again."
 
 
 class NeedsMaintenance(LakeheadError):
-    """A table's metadata has grown. Landings still work, and each is slower than the one before."""
+    """A table's metadata has grown too large. Landings still work, but become slower and slower."""
 
 
-def options_for(named: Chosen, lakehouse: Path | None, config: Path | None) -> str:
-    """The options by which commands find a table, as the doctor has found it."""
+def options_for(named: TableRef, lakehouse: Path | None, config: Path | None) -> str:
+    """Return the command-line options that name the same table, for suggested commands."""
     if config is not None:
         return f" --config {quote(str(config))}"
     if named.catalog == EMBEDDED:
@@ -31,57 +31,60 @@ def options_for(named: Chosen, lakehouse: Path | None, config: Path | None) -> s
     return f" --catalog {quote(named.catalog)} --catalog-property KEY=VALUE"
 
 
-def check_table(named: Chosen, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
-    """Look at one table, which commands find by these options; what is to be done for it."""
-    from lakehead.run.sentences import opening  # noqa: PLC0415 - see `check_tables_of`
+def check_table(named: TableRef, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
+    """Check one table. `options` name it in suggested commands. Returns the problems."""
+    from lakehead.run.error_messages import open_errors_as  # noqa: PLC0415 - see `check_tables_of`
 
-    with opening(f"The table {named.table} in the catalog {named.catalog!r}", UNREADABLE), named.open() as (table, _):
-        return _faults(table.seen(), named.catalog, options, say)
+    with (
+        open_errors_as(f"The table {named.table} in the catalog {named.catalog!r}", UNREADABLE),
+        named.open() as (table, _),
+    ):
+        return _problems(table.seen(), named.catalog, options, say)
 
 
 def check_tables_of(file: Path, say: Callable[[str], None]) -> list[LakeheadError]:
-    """Look at every Iceberg table that a configuration loads; what is to be done for them.
+    """Check every Iceberg table of a configuration. Returns the problems.
 
-    A table or a catalog that cannot be opened is told, and the others are looked at.
+    A table or catalog that cannot be opened is one of them; the others are still checked.
     """
-    # Not at the top: they load PyIceberg and PySpark, which a doctor without tables has no use for.
-    from lakehead.run.config.connections import FileSink  # noqa: PLC0415 - see above
-    from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
+    # Imported here: loads PyIceberg and PySpark, which are only needed for tables.
+    from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.config.connections import FileSinkConfig  # noqa: PLC0415 - see above
     from lakehead.run.wiring import Wiring  # noqa: PLC0415 - see above
 
     wiring = Wiring(read_config(file), ENVIRONMENT)
     places: dict[str, list[str]] = {}
     for table in wiring.config.tables:
         sink = wiring.config.sink_of(table)
-        if not isinstance(sink, FileSink):
+        if not isinstance(sink, FileSinkConfig):
             places.setdefault(sink.catalog, []).extend(place.name for place in wiring.places_of(table) if place)
-    options, faults = f" --config {quote(str(file))}", list[LakeheadError]()
+    options, problems = f" --config {quote(str(file))}", list[LakeheadError]()
     for name, tables in places.items():
         try:
             with closing(wiring.open_catalog(name)) as catalog:
                 for place in tables:
-                    faults += _faults_of(catalog, place, options, say)
+                    problems += _problems_of(catalog, place, options, say)
         except LakeheadError as error:
-            faults.append(error)
-    return faults
+            problems.append(error)
+    return problems
 
 
-def _faults_of(catalog: "Catalog", table: str, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
+def _problems_of(catalog: "Catalog", table: str, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
     from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see `check_tables_of`
 
-    from lakehead.run.sentences import CannotOpen, opening  # noqa: PLC0415 - see `check_tables_of`
+    from lakehead.run.error_messages import CannotOpen, open_errors_as  # noqa: PLC0415 - see `check_tables_of`
 
     try:
-        with opening(f"The table {table} in the catalog {catalog.name!r}", UNREADABLE):
-            return _faults(catalog.load_table(table), catalog.name, options, say)
+        with open_errors_as(f"The table {table} in the catalog {catalog.name!r}", UNREADABLE):
+            return _problems(catalog.load_table(table), catalog.name, options, say)
     except CannotOpen as error:
         if not isinstance(error.__cause__, NoSuchTableError):
             return [error]
-        say(f"table {table}: there is none yet")
+        say(f"table {table}: does not exist yet")
         return []
 
 
-def _faults(iceberg: "Iceberg", catalog: str, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
+def _problems(iceberg: "Iceberg", catalog: str, options: str, say: Callable[[str], None]) -> list[LakeheadError]:
     from lakehead.maintain.growth import growth_of  # noqa: PLC0415 - see `check_tables_of`
 
     state, ledger = ("", "") if options.startswith(" --config ") else (" --state URL", " --ledger URL")

@@ -1,15 +1,17 @@
-"""What the environment says: read here, and handed on as settings."""
+"""Reads environment variables into settings. The only module that reads the environment."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from lakehead.errors import Misconfigured
 from lakehead.spark.settings import CENTRAL, SparkSettings
 from lakehead.storage.connect import StoreSettings
 
 ENVIRONMENT: Mapping[str, str] = os.environ
-"""For whoever looks up what a configuration refers to."""
+"""The environment, in which references of a configuration are looked up."""
 
 CREDENTIALS = {
     "s3": {
@@ -27,14 +29,15 @@ S3_PROPERTIES = {
     "AWS_SESSION_TOKEN": "s3.session-token",
     "AWS_REGION": "client.region",
 }
-"""Iceberg's names for what the cloud's tools read."""
+"""Iceberg's properties for the variables of the AWS tools."""
 
+APP = "lakehead"
 REFERENCE = "env:"
 ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
 def store_settings(url: str, environment: Mapping[str, str] = ENVIRONMENT) -> StoreSettings:
-    """Settings for the store of a URL, from the variables that the cloud's own tools read."""
+    """Return the settings for a store, from the variables that the cloud's own tools use."""
     scheme = url.partition("://")[0]
     return StoreSettings(
         endpoint=environment.get(ENDPOINT.get(scheme, ""), ""),
@@ -48,21 +51,22 @@ def store_settings(url: str, environment: Mapping[str, str] = ENVIRONMENT) -> St
 
 
 def state_password(environment: Mapping[str, str] = ENVIRONMENT) -> str | None:
-    """The password of the state's user, for a URL that has none."""
+    """Return the password of the state, for a URL without one."""
     return environment.get("LAKEHEAD_STATE_PASSWORD") or None
 
 
 def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:
-    """A catalog's properties as they were given: `env:NAME` is the variable of that name, so that no secret is typed.
+    """Return a catalog's properties with every `env:NAME` replaced by that variable.
 
-    For a warehouse on S3, endpoint, region and keys that were not given come from the variables of the cloud's tools.
+    For a warehouse on S3, missing endpoint, region and keys are taken from the variables of the AWS tools. Raises
+    `Misconfigured` for a variable that is not set.
     """
     properties = {}
     for key, value in given.items():
         variable = value.removeprefix(REFERENCE)
         if is_reference(value) and variable not in environment:
             raise Misconfigured(
-                f"The catalog property {key} is to come from the variable {variable}, which is not set."
+                f"The catalog property {key} refers to the environment variable {variable}, which is not set. Set it."
             )
         properties[key] = environment[variable] if is_reference(value) else value
     if properties.get("warehouse", "").partition("://")[0] in ("s3", "s3a"):
@@ -74,29 +78,35 @@ def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] 
 
 
 def is_reference(value: str) -> bool:
-    """Whether a catalog's property names the variable that it comes from."""
+    """Whether a property has the form `env:NAME`."""
     return value.startswith(REFERENCE)
 
 
 def without_archive(environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:
-    """The environment for a command that makes no class-data archive. It uses one that is there."""
+    """Return the environment for a command that creates no class-data archive. It still uses an existing one."""
     return {**environment, "LAKEHEAD_ARCHIVE": "no"}
 
 
 def spark_settings(environment: Mapping[str, str] = ENVIRONMENT) -> SparkSettings:
-    """Settings for Spark: which Java, where jars are fetched from, kept, or lie already, whether an archive is made."""
-    caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    """Return the Spark settings: Java, where jars come from and are cached, whether to create a class-data archive."""
+    cache, xdg_caches = environment.get("LAKEHEAD_CACHE"), environment.get("XDG_CACHE_HOME")
     jars = environment.get("LAKEHEAD_JARS")
     java_home = environment.get("JAVA_HOME")
     repositories = environment.get("LAKEHEAD_REPOSITORIES", CENTRAL)
     archive = environment.get("LAKEHEAD_ARCHIVE") or "yes"
     if archive not in ("yes", "no"):
-        raise Misconfigured(f"The variable LAKEHEAD_ARCHIVE is {archive!r}. Set it to yes or no; unset, it is yes.")
+        raise Misconfigured(
+            f"The environment variable LAKEHEAD_ARCHIVE is {archive!r}. Set it to yes or no; the default is yes."
+        )
     return SparkSettings(
         java_home=Path(java_home) if java_home else None,
         path=environment.get("PATH", ""),
         jar_folder=Path(jars) if jars else None,
-        cache_folder=Path(environment.get("LAKEHEAD_CACHE") or caches / "lakehead"),
+        cache_folder=Path(cache)
+        if cache
+        else Path(xdg_caches, APP).expanduser()
+        if xdg_caches
+        else user_cache_path(APP),
         repositories=tuple(url.strip() for url in repositories.split(",") if url.strip()),
         class_data_archive=archive == "yes",
     )

@@ -1,4 +1,4 @@
-"""A run over many tables: side by side, each by itself, and none that fails stops the others."""
+"""Runs many tables in parallel. A table that fails does not stop the others."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,16 +14,17 @@ from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.extract.full import FullRefreshStrategy
 from lakehead.extract.incremental import AppendStrategy, Scd1Strategy
+from lakehead.extract.modes import APPEND, FULL, MODES, SCD1
 from lakehead.extract.planning.registry import PlannerRegistry
 from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
-from lakehead.extract.surroundings import Shared
 from lakehead.ids import Ids, Random
-from lakehead.lake.filesink.cleanup import leftovers, ttl_cleanup
 from lakehead.lake.filesink.hadoop import HadoopFiles
-from lakehead.run.config.tables import Table
+from lakehead.lake.filesink.staging_cleanup import leftovers, ttl_cleanup
+from lakehead.lake.run_context import RunContext
+from lakehead.run.config.table_config import TableConfig
+from lakehead.run.error_messages import error_message, with_config
 from lakehead.run.observe.stack_hash import stack_hash
-from lakehead.run.sentences import sentence_of, with_config
-from lakehead.run.stopping import Stop, StoppableClock, stopped_by
+from lakehead.run.stopping import StoppableClock, StopSignal, interrupt_name
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
 from lakehead.spark.launch import DEATH_SECONDS, SparkDied, death_of
@@ -40,26 +41,29 @@ from lakehead.telemetry.events import (
     TableFailed,
     TableSkipped,
     TableStart,
-    TableWaits,
+    TableWaiting,
 )
 
 STRATEGY_REGISTRY = StrategyRegistry()
-STRATEGY_REGISTRY.register("full", FullRefreshStrategy())
-STRATEGY_REGISTRY.register("scd1", Scd1Strategy())
-STRATEGY_REGISTRY.register("append", AppendStrategy())
+STRATEGY_REGISTRY.register(FULL, FullRefreshStrategy())
+STRATEGY_REGISTRY.register(SCD1, Scd1Strategy())
+STRATEGY_REGISTRY.register(APPEND, AppendStrategy())
 
 PLANNER_REGISTRY = PlannerRegistry()
 
 STOP_SECONDS = 10.0
-"""How long a run that is to end waits for what its tables are doing."""
+"""How long a stopped run waits for its tables."""
 
-Outcome: TypeAlias = Future[Done | Skipped | None]
-"""What comes of a table; None if it fails."""
+FLUSH_SECONDS = 5.0
+"""How long a run waits at its start until subscribers have its first event."""
+
+TableFuture: TypeAlias = Future[Done | Skipped | None]
+"""The result of a table; None if it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingestion:
-    """One run: what it is told, and what all of its tables share."""
+    """One run: its options, and what all of its tables share."""
 
     wiring: Wiring
     session: SparkSession
@@ -72,49 +76,50 @@ class Ingestion:
     lag_seconds: int = 0
     reload: bool = False
     config_file: Path | None = None
-    """Where the configuration is, for commands that messages suggest."""
+    """The configuration file, for commands that messages suggest."""
 
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSignal = field(default_factory=StopSignal)
     strategies: StrategyRegistry = STRATEGY_REGISTRY
     planners: PlannerRegistry = PLANNER_REGISTRY
 
-    def run(self, tables: Sequence[Table]) -> RunDone:
-        """Load the tables, as many side by side as the configuration says. What fails is told, not raised."""
+    def run(self, tables: Sequence[TableConfig]) -> RunDone:
+        """Load the tables, up to `max_parallel_tables` at a time. A failed table is an event, not an exception."""
         runtime = self.wiring.config.runtime
         started = self.clock.monotonic()
         self.emitter.emit(RunStart(pipeline=runtime.pipeline, tables=len(tables), load_date=self.load_date))
-        self.state.flush()
-        self.state.preload(self.wiring.known_ids(tables), self.load_date)
+        self.emitter.flush(FLUSH_SECONDS)
+        self.state.flush()  # the run is in the history, even if it is killed
+        self.state.preload(self.wiring.loaded_table_ids(tables), self.load_date)
         sessions = ThreadSessions(self.session)
         pool = ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table")
         futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
         try:
             wait(futures)
-        except BaseException as interrupt:  # somebody wants the run to end
-            self._stop_tables(tables, futures, pool, by=stopped_by(interrupt))
-            self.emitter.emit(self._done(futures, started))
+        except BaseException as interrupt:  # Ctrl-C or SIGTERM
+            self._stop_tables(tables, futures, pool, by=interrupt_name(interrupt))
+            self.emitter.emit(self._count_outcomes(futures, started))
             raise
         pool.shutdown()
-        done = self._done(futures, started)
+        done = self._count_outcomes(futures, started)
         self._clean_up(tables)
         self.emitter.emit(done)
         return done
 
     def _stop_tables(
-        self, tables: Sequence[Table], futures: Sequence[Outcome], pool: ThreadPoolExecutor, *, by: str
+        self, tables: Sequence[TableConfig], futures: Sequence[TableFuture], pool: ThreadPoolExecutor, *, by: str
     ) -> None:
-        """End what tables wait for and what Spark does for them, and wait a little until they have said so."""
+        """Interrupt waiting tables, cancel their Spark jobs, and wait up to `STOP_SECONDS` for them to end."""
         self.stop.set(by)
         pool.shutdown(wait=False, cancel_futures=True)
-        with suppress(*SPARKS_ERRORS, OSError):  # Spark may be gone itself
+        with suppress(*SPARKS_ERRORS, OSError):  # Spark may have died
             for table, future in zip(tables, futures, strict=True):
-                if not future.done():  # Spark remembers only so many groups that were cancelled
+                if not future.done():  # Spark keeps a limited number of cancelled groups
                     cancel_group(self.session, self._group(table))
-        # A thread that waits for a source's answer cannot be ended: the process does not wait for it.
+        # A thread that waits for a source cannot be interrupted, so the process does not wait for it.
         wait([future for future in futures if not future.cancelled()], STOP_SECONDS)
 
-    def _done(self, futures: Sequence[Outcome], started: float) -> RunDone:
-        """What has come of the tables so far."""
+    def _count_outcomes(self, futures: Sequence[TableFuture], started: float) -> RunDone:
+        """Count the tables by outcome so far."""
         outcomes = [future.result() for future in futures if future.done() and not future.cancelled()]
         return RunDone(
             done=sum(isinstance(outcome, Done) for outcome in outcomes),
@@ -124,34 +129,34 @@ class Ingestion:
             seconds=self.clock.monotonic() - started,
         )
 
-    def _clean_up(self, tables: Sequence[Table]) -> None:
-        """Remove staging directories of sinks of files that have landed and had their time."""
+    def _clean_up(self, tables: Sequence[TableConfig]) -> None:
+        """Remove expired staging directories of file sinks."""
         staging = self.wiring.config.runtime.staging
         if not staging.enabled or self._spark_died() is not None:
             return
         for root in self.wiring.staging_roots(tables):
-            gone: list[str] = []
+            removed: list[str] = []
             try:
                 files = HadoopFiles(self.session, ids=self.ids)
-                gone = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
+                removed = ttl_cleanup(root, timedelta(hours=staging.ttl_hours), files=files, clock=self.clock)
                 left = leftovers(root, files=files)
-                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), not_landed=len(left)))
-            except (LakeheadError, OSError, *SPARKS_ERRORS) as error:  # what is left is removed by the next run
-                reason = sentence_of(self._reason(error))
-                self.emitter.emit(StagingCleaned(root=root, removed=len(gone), error=reason))
+                self.emitter.emit(StagingCleaned(root=root, removed=len(removed), not_landed=len(left)))
+            except (LakeheadError, OSError, *SPARKS_ERRORS) as error:  # the next run removes the rest
+                reason = error_message(self._cause(error))
+                self.emitter.emit(StagingCleaned(root=root, removed=len(removed), error=reason))
 
-    def _ingest_one_table(self, table: Table, sessions: ThreadSessions) -> Done | Skipped | None:
-        """Load one table, in this thread. None if it failed."""
-        emit, started = self.emitter.of(table.full_name), self.clock.monotonic()
+    def _ingest_one_table(self, table: TableConfig, sessions: ThreadSessions) -> Done | Skipped | None:
+        """Load one table in this thread. Returns None if it failed."""
+        emit, started = self.emitter.for_table(table.full_name), self.clock.monotonic()
         reload = self.reload or table.force_reload
         emit(TableStart(mode=table.mode, load_date=self.load_date, reload=reload))
         try:
-            outcome = self._loaded(table, sessions.mine())
-        except Exception as raised:  # noqa: BLE001 - one table must never stop the others
-            error = self._reason(raised)
+            outcome = self._load(table, sessions.mine())
+        except Exception as raised:  # noqa: BLE001 - a table must not stop the others
+            error = self._cause(raised)
             emit(
                 TableFailed(
-                    error=sentence_of(error, self.config_file),
+                    error=error_message(error, self.config_file),
                     error_kind=type(error).__name__,
                     stack_hash=stack_hash(error),
                     seconds=self.clock.monotonic() - started,
@@ -174,22 +179,22 @@ class Ingestion:
                 )
         return outcome
 
-    def _reason(self, raised: Exception) -> Exception:
-        """Why a table has failed: whatever was raised after the run was to end, or after Spark died, is due to that."""
+    def _cause(self, raised: Exception) -> Exception:
+        """Return why a table failed: `Stopped` or `SparkDied` if the raised error only follows from that."""
         if self.stop:
             return self.stop.error
         lost = isinstance(raised, (*SPARKS_ERRORS, OSError, EOFError))
         return self._spark_died(within=DEATH_SECONDS if lost else 0) or raised
 
     def _spark_died(self, *, within: float = 0.0) -> SparkDied | None:
-        gateway = self.session.sparkContext._gateway  # noqa: SLF001 - PySpark has no word for it
+        gateway = self.session.sparkContext._gateway  # noqa: SLF001 - not in the public API of PySpark
         return death_of(gateway, within=within)
 
-    def _loaded(self, table: Table, session: SparkSession) -> Done | Skipped:
-        config, emit = self.wiring.config, self.emitter.of(table.full_name)
-        strategy = self.strategies.of(table.mode)
+    def _load(self, table: TableConfig, session: SparkSession) -> Done | Skipped:
+        config, emit = self.wiring.config, self.emitter.for_table(table.full_name)
+        strategy = self.strategies.of(MODES[table.mode])
         settings = table_settings(table, finalizes=config.runtime.finalize_full_refresh, reload=self.reload)
-        shared = Shared(
+        run = RunContext(
             pipeline=config.runtime.pipeline,
             run=self.emitter.run,
             load_date=self.load_date,
@@ -199,10 +204,10 @@ class Ingestion:
             clock=StoppableClock(self.clock, self.stop),
             ids=self.ids,
             random=self.random,
-            waiting=lambda reason: emit(TableWaits(reason=with_config(reason, self.config_file))),
+            waiting=lambda reason: emit(TableWaiting(reason=with_config(reason, self.config_file))),
             pause=self.stop.pause,
         )
-        sink = self.wiring.sink_of(table, settings, shared)
+        sink = self.wiring.sink_of(table, settings, run)
         try:
             context = ExecutionContext(
                 table=settings,
@@ -210,7 +215,7 @@ class Ingestion:
                 open_source=self.wiring.source_of(table, session),
                 state=self.state,
                 emit=emit,
-                sentence=lambda error: sentence_of(self._reason(error), self.config_file),
+                sentence=lambda error: error_message(self._cause(error), self.config_file),
                 run=self.emitter.run,
                 load_date=self.load_date,
                 lag_seconds=self.lag_seconds,
@@ -224,5 +229,5 @@ class Ingestion:
         finally:
             sink.close()
 
-    def _group(self, table: Table) -> str:
+    def _group(self, table: TableConfig) -> str:
         return group_of(self.emitter.run, table.full_name)

@@ -9,12 +9,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
-from lakehead.run import config_command, maintain, queue, state
+from lakehead.run import config_command, consume_command, maintain_command, queue, state_command
+from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
-from lakehead.run.file_errors import file_sentence
+from lakehead.run.file_errors import file_error_message
+from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.run_command import run
-from lakehead.storage.keys import InvalidKey
+from lakehead.storage.object_keys import InvalidKey
 
 SOME_WORK_FAILED = 1
 INPUT_IS_WRONG = 2
@@ -22,8 +24,8 @@ INPUT_IS_WRONG = 2
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's shape
-    if wanted:
+def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer's shape
+    if requested:
         typer.echo(f"lakehead {version('lakehead')}")
         raise typer.Exit
 
@@ -45,35 +47,37 @@ app.command()(run)
 app.command()(demo)
 app.command()(doctor)
 app.add_typer(config_command.app, name="config")
-app.add_typer(maintain.app, name="maintain")
+app.add_typer(consume_command.app, name="consume")
+app.add_typer(dead_letter_commands(open_consumed_tables), name="dead-letters")
+app.add_typer(maintain_command.app, name="maintain")
 app.add_typer(queue.app, name="queue")
-app.add_typer(state.app, name="state")
+app.add_typer(state_command.app, name="state")
 
 
 def command() -> NoReturn:
-    """The command as a process of its own: when all is done, it ends."""
+    """Entry point of the `lakehead` executable: runs the command line and ends the process."""
     code: object = 0
     try:
         main()
     except SystemExit as ended:
         code = ended.code
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever read it may be gone
+        with suppress(OSError):  # the reader may be gone
             stream.flush()
-    # Not by Python's own way out: threads of obstore that have just answered may abort the process on it.
+    # Skips interpreter shutdown, in which threads of obstore may abort the process.
     os._exit(code if isinstance(code, int) else SOME_WORK_FAILED if code else 0)
 
 
 def main() -> None:
-    """Run the command line; an error of ours, or of a disk or folder, is one sentence, never a traceback."""
+    """Run the command line. A `LakeheadError` or a file system error is printed as one message, without a traceback."""
     try:
         app()
     except LakeheadError as error:
         typer.echo(f"lakehead: {error}", err=True)
         sys.exit(INPUT_IS_WRONG if isinstance(error, Misconfigured | InvalidKey) else SOME_WORK_FAILED)
     except OSError as error:
-        sentence = file_sentence(error)
-        if sentence is None:
+        message = file_error_message(error)
+        if message is None:
             raise
-        typer.echo(f"lakehead: {sentence}", err=True)
+        typer.echo(f"lakehead: {message}", err=True)
         sys.exit(SOME_WORK_FAILED)

@@ -1,4 +1,4 @@
-"""`lakehead queue gc`, `repartition` and `purge`: what changes a queue."""
+"""`lakehead queue gc`, `repartition` and `purge`: the commands that change a queue."""
 
 import asyncio
 import sys
@@ -7,16 +7,23 @@ from typing import Annotated
 
 import typer
 
-from lakehead.buffer.inspection import look
-from lakehead.buffer.means import Means
-from lakehead.buffer.orphans import OrphanCollector
-from lakehead.buffer.partitions import Repartition
-from lakehead.buffer.producer import APPENDS
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.inspection import inspect_partitions
+from lakehead.buffer.orphan_gc import OrphanGc
 from lakehead.buffer.purge import Purge
+from lakehead.buffer.repartition import Repartition
 from lakehead.errors import Misconfigured
-from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, means_of, own_root, readable
-from lakehead.run.queue_tables import printable, say_json
-from lakehead.run.tables import DryRun, age
+from lakehead.run.queue_options import (
+    MANIFEST,
+    AsJson,
+    ManifestPath,
+    StoreUrl,
+    deps_for,
+    owned_root_manifest,
+    readable_producer,
+)
+from lakehead.run.queue_output import print_json, printable
+from lakehead.run.table_options import DryRun, parse_age
 
 
 def gc(
@@ -24,103 +31,99 @@ def gc(
     store: StoreUrl,
     manifest: ManifestPath = MANIFEST,
     grace: Annotated[
-        timedelta, typer.Option(parser=age, metavar="AGE", help="What was stored later stays: 90m, 12h, 3d, …")
+        timedelta, typer.Option(parser=parse_age, metavar="AGE", help="Keep batches younger than this: 90m, 12h, 3d, …")
     ] = "24h",  # type: ignore[assignment] # typer parses a default as it parses what is typed
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete batches that were stored and never queued: what an ingestor leaves that dies in between.
+    """Delete orphans: batches that were stored and never queued, because their ingestor died in between.
 
-    A batch that a slow ingestor may still queue is safe whatever the grace time: the ingestor finds out, and stores it
-    again. Only batches below the prefix that the queue itself names are deleted.
+    A batch that a slow ingestor may still queue is safe whatever the grace time: the ingestor notices and stores it
+    again. Only batches under the prefix in the queue's own manifest are deleted.
 
     Example: lakehead queue gc --store file:///tmp/lake --grace 12h --dry-run
     """
-    means = means_of(store)
-    deleted = asyncio.run(_collect(manifest, means, grace, dry_run=dry_run))
+    deleted = asyncio.run(_delete_orphans(manifest, deps_for(store), grace, dry_run=dry_run))
     if as_json:
-        say_json({"orphans": deleted, "deleted": not dry_run})
+        print_json({"orphans": deleted, "deleted": not dry_run})
         return
     for key in deleted:
         typer.echo(key)
-    typer.echo(f"{len(deleted):,} batches {'would be' if dry_run else 'are'} deleted")
+    typer.echo(f"{len(deleted):,} batches {'would be' if dry_run else 'were'} deleted")
 
 
 def repartition(
-    partitions: Annotated[int, typer.Argument(metavar="N", min=1, help="How many partitions the queue is to have.")],
+    partitions: Annotated[int, typer.Argument(metavar="N", min=1, help="The new number of partitions.")],
     *,
     store: StoreUrl,
     manifest: ManifestPath = MANIFEST,
 ) -> None:
-    """Change how many partitions a queue has, once everything in it is acknowledged.
+    """Change the number of partitions of a queue. Everything in it must be acknowledged.
 
-    Stop the ingestors and let the collectors finish first; meanwhile ingestors are refused. Start the ingestors again
-    with the new number; collectors find out by themselves. If it is interrupted, run it again.
+    First stop the ingestors and let the collectors finish; ingestors are refused meanwhile. Then start the ingestors
+    with the new number; collectors notice it by themselves. If it is interrupted, run it again.
 
     Example: lakehead queue repartition 8 --store s3://bucket/lake
     """
-    means = means_of(store)
-    was = asyncio.run(_repartition(partitions, manifest, means))
-    typer.echo(f"The queue {printable(manifest)} has {partitions} partitions; it had {was}")
+    before = asyncio.run(_repartition(partitions, manifest, deps_for(store)))
+    typer.echo(f"The queue {printable(manifest)} has {partitions} partitions; it had {before}")
 
 
 def purge(
     *,
     store: StoreUrl,
     manifest: ManifestPath = MANIFEST,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove everything that waits in a queue, for good: nobody will read it.
+    """Remove everything from a queue that is not acknowledged. It cannot be undone.
 
-    Collectors that hold a batch are fenced, and have to be started again. What is ingested meanwhile stays, and so
-    does what was set aside.
+    Collectors that hold a batch are fenced, and have to be restarted. What is ingested meanwhile stays, and so does the
+    quarantine.
 
     Example: lakehead queue purge --store file:///tmp/lake --dry-run
     """
-    means = means_of(store)
-    emptying = Purge(manifest_path=manifest, means=means)
+    operation = Purge(manifest_path=manifest, deps=deps_for(store))
     if not dry_run and not yes:
-        waiting = asyncio.run(_purge(emptying, dry_run=True))
+        waiting = asyncio.run(_purge(operation, dry_run=True))
         if not sys.stdin.isatty():
             raise Misconfigured(
-                f"{waiting:,} locations wait in {manifest}, and nobody is there to be asked. Nothing was removed; say "
-                "--yes to remove them."
+                f"{waiting:,} locations are waiting in {manifest}, and there is no terminal to ask for confirmation. "
+                "Nothing was removed; pass --yes to remove them."
             )
-        typer.confirm(f"Remove the {waiting:,} locations that wait in {printable(manifest)}, for good?", abort=True)
-    purged = asyncio.run(_purge(emptying, dry_run=dry_run))
+        typer.confirm(f"Remove the {waiting:,} locations waiting in {printable(manifest)}, for good?", abort=True)
+    purged = asyncio.run(_purge(operation, dry_run=dry_run))
     if as_json:
-        say_json({"locations": purged, "purged": not dry_run})
+        print_json({"locations": purged, "purged": not dry_run})
     else:
-        typer.echo(f"{purged:,} locations {'would be' if dry_run else 'are'} removed")
+        typer.echo(f"{purged:,} locations {'would be' if dry_run else 'were'} removed")
 
 
-async def _repartition(partitions: int, manifest: str, means: Means) -> int:
-    """Change the number of partitions; what it was."""
-    was = (await own_root(manifest, means)).partitions or 1
-    await Repartition(manifest_path=manifest, means=means).run(partitions)
-    return was
+async def _repartition(partitions: int, manifest: str, deps: BufferDeps) -> int:
+    """Change the number of partitions; return the number before."""
+    before = (await owned_root_manifest(manifest, deps)).partitions or 1
+    await Repartition(manifest_path=manifest, deps=deps).run(partitions)
+    return before
 
 
-async def _purge(emptying: Purge, *, dry_run: bool) -> int:
-    await own_root(emptying.manifest_path, emptying.means)
-    return await emptying.run(dry_run=dry_run)
+async def _purge(operation: Purge, *, dry_run: bool) -> int:
+    await owned_root_manifest(operation.manifest_path, operation.deps)
+    return await operation.run(dry_run=dry_run)
 
 
-async def _collect(manifest: str, means: Means, grace: timedelta, *, dry_run: bool) -> list[str]:
-    partitions = [readable(each) for each in await look(manifest, means)]
+async def _delete_orphans(manifest: str, deps: BufferDeps, grace: timedelta, *, dry_run: bool) -> list[str]:
+    partitions = [readable_producer(each) for each in await inspect_partitions(manifest, deps)]
     prefix = next((each.data_path_prefix for each in partitions if each.data_path_prefix is not None), None)
     if prefix is None:
         raise Misconfigured(
-            f"{manifest} does not say where the batches of its queue lie, so none of our ingestors has written it, and "
-            "others do not know how to keep their batches from being deleted. Nothing was deleted."
+            f"{manifest} does not have the prefix of the queue's batches, so no ingestor of Lakehead has written it. "
+            "Other writers cannot protect their batches from being deleted. Nothing was deleted."
         )
-    orphans = OrphanCollector(
+    orphans = OrphanGc(
         data_path_prefix=prefix,
         manifest_path=manifest,
-        means=means,
-        backoff=APPENDS,
+        deps=deps,
         grace_seconds=grace.total_seconds(),
     )
     return await orphans.run(dry_run=dry_run)

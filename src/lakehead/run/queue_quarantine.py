@@ -1,4 +1,4 @@
-"""`lakehead queue quarantine`: what collectors have set aside, and queueing it once more."""
+"""`lakehead queue quarantine`: list quarantined batches, and queue them again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,99 +7,108 @@ from typing import Annotated
 import msgspec
 import typer
 
-from lakehead.buffer.inspection import Notes, look, notes
-from lakehead.buffer.layout import Pair, object_key
-from lakehead.buffer.manifests import PairFiles
-from lakehead.buffer.means import Means
+from lakehead.buffer.deps import BufferDeps
+from lakehead.buffer.inspection import QuarantineNotes, inspect_partitions, quarantine_notes
+from lakehead.buffer.layout import ManifestKeys, object_key
+from lakehead.buffer.manifests import ManifestPair
 from lakehead.buffer.producer import Producer
 from lakehead.buffer.quarantine import Quarantine
 from lakehead.errors import Misconfigured
-from lakehead.run.queue_options import MANIFEST, AsJson, ManifestPath, StoreUrl, fail, means_of, own_root
-from lakehead.run.queue_tables import moment, printable, say_json, say_table
+from lakehead.run.queue_options import (
+    MANIFEST,
+    AsJson,
+    ManifestPath,
+    StoreUrl,
+    deps_for,
+    exit_with_errors,
+    owned_root_manifest,
+)
+from lakehead.run.queue_output import print_json, print_table, printable, utc_time
 
-quarantine = typer.Typer(no_args_is_help=True, help="Look after batches that could not be read.")
+quarantine = typer.Typer(no_args_is_help=True, help="List quarantined batches, and queue them again.")
 
 
 @quarantine.callback()
-def set_aside() -> None:
-    """Look after batches that collectors have set aside because they could not be read."""
+def quarantine_commands() -> None:
+    """List batches that collectors have moved to quarantine, usually because they could not be read."""
 
 
 @quarantine.command("list")
 def list_(*, store: StoreUrl, manifest: ManifestPath = MANIFEST, as_json: AsJson = False) -> None:
-    """Show what was set aside: when, why, where its bytes are, and whether it is queued again. Nothing is written.
+    """Show quarantined batches: when, why, where the copy is, and whether it is queued again. Nothing is written.
 
     Example: lakehead queue quarantine list --store file:///tmp/lake
     """
-    aside, queued = asyncio.run(_set_aside(manifest, means_of(store)))
-    found = [(note, any(key in queued for key in note.keys)) for note in aside.read.values()]
+    notes, queued = asyncio.run(_notes_and_queued_keys(manifest, deps_for(store)))
+    listed = [(note, any(key in queued for key in note.keys)) for note in notes.readable.values()]
     if as_json:
-        say_json({"set_aside": [{**msgspec.to_builtins(note), "queued_again": again} for note, again in found]})
+        print_json({"set_aside": [{**msgspec.to_builtins(note), "queued_again": again} for note, again in listed]})
     else:
         rows = [
             (
                 note.location,
-                moment(note.at_ms),
-                " ".join(note.keys) or "gone",
+                utc_time(note.at_ms),
+                " ".join(note.keys) or "missing",
                 "yes" if again else "no",
                 note.reason,
             )
-            for note, again in found
+            for note, again in listed
         ]
-        say_table(("LOCATION", "SET ASIDE", "BYTES AT", "QUEUED AGAIN", "REASON"), rows)
-        typer.echo(f"{len(rows):,} are set aside")
-    fail(list(aside.unreadable.values()))
+        print_table(("LOCATION", "QUARANTINED", "COPY", "QUEUED AGAIN", "REASON"), rows)
+        typer.echo(f"{len(rows):,} batches in quarantine")
+    exit_with_errors(list(notes.unreadable.values()))
 
 
 @quarantine.command()
 def replay(
     location: Annotated[
-        list[str], typer.Argument(metavar="LOCATION…", help="What was set aside, as quarantine list shows it.")
+        list[str], typer.Argument(metavar="LOCATION…", help="The locations to replay, as quarantine list shows them.")
     ],
     *,
     store: StoreUrl,
     manifest: ManifestPath = MANIFEST,
     data_prefix: Annotated[
         str | None,
-        typer.Option(metavar="PREFIX", help="Where the batches of the queue lie, if its manifest does not say so."),
+        typer.Option(metavar="PREFIX", help="The prefix of the queue's batches, if its manifest does not have it."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Queue what was set aside once more, at the end of the first partition: when readers can read it now.
+    """Queue quarantined batches again, at the end of the first partition, for example after a reader was updated.
 
-    Each call queues it once more, also when it was queued before. The copy and its note stay.
+    Each call queues them once more, also if they were queued before. The copies and notes stay in quarantine.
 
     Example: lakehead queue quarantine replay ingest/f47ac10b-58cc-4372-a567-0e02b2c3d479.batch --store file:///tmp/lake
     """
     queued: dict[str, str] = {}
     try:
-        asyncio.run(_replay(location, manifest, data_prefix, means_of(store), queued))
-    finally:  # what is queued is told also where the next one fails
+        asyncio.run(_replay(location, manifest, data_prefix, deps_for(store), queued))
+    finally:  # print what was queued even if the next one fails
         if as_json:
-            say_json({"queued": queued})
+            print_json({"queued": queued})
         else:
             for each, entry in queued.items():
                 typer.echo(printable(f"{each} is queued again as {entry}"))
 
 
 async def _replay(
-    chosen: Sequence[str], manifest: str, data_prefix: str | None, means: Means, queued: dict[str, str]
+    locations: Sequence[str], manifest: str, data_prefix: str | None, deps: BufferDeps, queued: dict[str, str]
 ) -> None:
-    root = await own_root(manifest, means, data_path_prefix=data_prefix)
-    told = root.data_path_prefix
-    if told is None and data_prefix is None:
-        raise Misconfigured(f"{manifest} does not say where the batches of its queue lie. Say it with --data-prefix.")
+    root = await owned_root_manifest(manifest, deps, data_path_prefix=data_prefix)
+    prefix = data_prefix or root.data_path_prefix
+    if prefix is None:
+        raise Misconfigured(f"{manifest} does not have the prefix of the queue's batches. Pass it with --data-prefix.")
     producer = Producer(
-        PairFiles.of(Pair.of(manifest), means).producer,
-        means,
-        data_path_prefix=data_prefix or told or "",
+        ManifestPair.of(ManifestKeys.of(manifest), deps).producer,
+        deps,
+        data_path_prefix=prefix,
         partitions=root.partitions or 1,
     )
-    for location in dict.fromkeys(chosen):
-        queued[location] = await Quarantine(manifest, means).replay(location, producer)
+    for location in dict.fromkeys(locations):
+        queued[location] = await Quarantine(manifest, deps).replay(location, producer)
 
 
-async def _set_aside(manifest: str, means: Means) -> tuple[Notes, set[str]]:
-    """What is set aside, and the keys of all objects that wait in the queue."""
-    partitions = await look(manifest, means)
-    return await notes(manifest, means), {object_key(each) for found in partitions for each in found.waiting}
+async def _notes_and_queued_keys(manifest: str, deps: BufferDeps) -> tuple[QuarantineNotes, set[str]]:
+    """Return the quarantine notes, and the keys of all objects that wait in the queue."""
+    partitions = await inspect_partitions(manifest, deps)
+    waiting = {object_key(location) for each in partitions for location in each.waiting}
+    return await quarantine_notes(manifest, deps), waiting

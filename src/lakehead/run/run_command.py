@@ -9,13 +9,13 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import ENVIRONMENT
-from lakehead.run.stopping import told_who_stops_it
+from lakehead.run.stopping import report_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lakehead.run.config.config import Config
-    from lakehead.run.config.tables import Table
+    from lakehead.run.config.pipeline_config import PipelineConfig
+    from lakehead.run.config.table_config import TableConfig
 
 
 def run(
@@ -25,53 +25,55 @@ def run(
     *,
     only_tables: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Load only these tables, by their names, with commas between them."),
+        typer.Option(metavar="NAMES", help="Load only these tables: names separated by commas."),
     ] = None,
     load_date: Annotated[
         datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"], help="The day that rows and day status belong to.", show_default="today in UTC"
-        ),
+        typer.Option(formats=["%Y-%m-%d"], help="The load date of rows and state.", show_default="today in UTC"),
     ] = None,
     reload: Annotated[
         bool,
         typer.Option(
-            "--reload", help="Load the tables anew from their beginning. Readers see the old rows until all are there."
+            "--reload",
+            help="Load the tables again from the beginning. Readers see the old rows until the reload is complete.",
         ),
     ] = False,
     wm_lag_seconds: Annotated[
-        int, typer.Option(min=0, help="Watermark lag of all tables; the larger of it and a table's own counts.")
+        int,
+        typer.Option(
+            min=0, help="Watermark lag of all tables; the larger of this and the table's own lag_seconds is used."
+        ),
     ] = 0,
     heartbeat_seconds: Annotated[
         int | None,
-        typer.Option(min=1, help="Seconds between two reports of how the run stands.", show_default="as configured"),
+        typer.Option(min=1, help="Seconds between two progress reports.", show_default="as configured"),
     ] = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
-    Tables run side by side; one that fails stops no other. A run that was killed is taken up by the next one where it
-    was. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong, 130 after Ctrl-C, 143 after
-    SIGTERM.
+    Tables run in parallel, and a failed table does not stop the others. After a crash the next run continues where the
+    last one stopped. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong, 130 after Ctrl-C,
+    143 after SIGTERM.
 
     Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
     """
-    # Not at the top: what a run needs takes longer to load than the other commands should wait.
-    from lakehead.run.config.reading import read_config  # noqa: PLC0415 - see above
-    from lakehead.run.revealed import Revealed  # noqa: PLC0415 - see above
+    # Imported here: slow to load, and other commands should not wait for it.
+    from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.resolved_config import ResolvedConfig  # noqa: PLC0415 - see above
 
     config = read_config(file)
-    tables = selected(config, only_tables)
-    revealed = Revealed(config, ENVIRONMENT)
-    revealed.check()
+    tables = select_tables(config, only_tables)
+    resolved = ResolvedConfig(config, ENVIRONMENT)
+    resolved.check()
 
-    from lakehead.run.starting import starting  # noqa: PLC0415 - only now that the configuration is known to be right
+    from lakehead.run.spark_startup import start_in_background  # noqa: PLC0415 - only for a valid configuration
 
-    with told_who_stops_it(_say_at_the_end), starting(revealed.spark_settings, _say) as session:
-        # While the JVM starts.
-        from lakehead.run.table_run import run_tables  # noqa: PLC0415 - see above
+    with report_interrupts(_print_error), start_in_background(resolved.spark_settings, _print_step) as session:
+        # Imported while the JVM starts.
+        from lakehead.run.run_tables import run_tables  # noqa: PLC0415 - see above
 
         code = run_tables(
-            revealed,
+            resolved,
             tables,
             session,
             load_date=load_date.date() if load_date else _today(),
@@ -83,25 +85,33 @@ def run(
     raise typer.Exit(code)
 
 
-def _say(what: str) -> None:
-    typer.echo(f"… {what}", err=True)
+def _print_step(step: str) -> None:
+    typer.echo(f"… {step}", err=True)
 
 
-def _say_at_the_end(what: str) -> None:
-    typer.echo(f"lakehead: {what}", err=True)
+def _print_error(message: str) -> None:
+    typer.echo(f"lakehead: {message}", err=True)
 
 
-def selected(config: "Config", only: str | None) -> "Sequence[Table]":
-    """The tables to load, in the configuration's order. Raises `Misconfigured` for a name that none of them has."""
+def select_tables(config: "PipelineConfig", only: str | None) -> "Sequence[TableConfig]":
+    """Return the tables to load, in the configuration's order.
+
+    Raises `Misconfigured` for an unknown name, or if there are none.
+    """
+    if not config.tables:
+        raise Misconfigured(
+            "The configuration has no tables to load. Add them under tables, or run its pipelines: "
+            "lakehead consume CONFIG"
+        )
     if only is None:
         return config.tables
-    wanted = {name.strip() for name in only.split(",") if name.strip()}
-    if unknown := sorted(wanted - {table.full_name for table in config.tables}):
+    names = {name.strip() for name in only.split(",") if name.strip()}
+    if unknown := sorted(names - {table.full_name for table in config.tables}):
         known = ", ".join(table.full_name for table in config.tables)
-        raise Misconfigured(f"There is no table {', '.join(unknown)} in the configuration. It has: {known}.")
-    if not wanted:
+        raise Misconfigured(f"The configuration has no table {', '.join(unknown)}. It has: {known}.")
+    if not names:
         raise Misconfigured("--only-tables names no table. Leave it out to load all.")
-    return [table for table in config.tables if table.full_name in wanted]
+    return [table for table in config.tables if table.full_name in names]
 
 
 def _today() -> date:

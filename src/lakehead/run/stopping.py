@@ -1,4 +1,4 @@
-"""How a run is ended early: by Ctrl-C or by a signal, and every wait of its tables with it."""
+"""Stops a run early on Ctrl-C or SIGTERM, including everything that its tables wait for."""
 
 import signal
 import threading
@@ -8,27 +8,30 @@ from contextlib import contextmanager
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 
-LOOK_SECONDS = 0.1
-"""How soon a sleep notices that the run is to end."""
+CHECK_SECONDS = 0.1
+"""How often a sleep checks whether the run should stop."""
+
+
+CONTINUE = "Landed rows are kept; run the command again to continue."
 
 
 class Stopped(LakeheadError):
-    """The run was ended before this was done. What had landed stays; the next run goes on from there."""
+    """The run was stopped before this work was done. Landed rows stay; the next run continues from there."""
 
 
 class Terminated(SystemExit):
-    """A signal has ended the process: its code is 128 and the signal's number."""
+    """A signal ends the process with exit code 128 plus the signal's number."""
 
 
-class Stop:
-    """Whether a run is to end, and who wants it to. Any thread may ask."""
+class StopSignal:
+    """Whether a run should stop, and why. Thread-safe."""
 
     def __init__(self) -> None:
         self._set = threading.Event()
         self._by = ""
 
     def set(self, by: str) -> None:
-        """End the run. The first reason counts."""
+        """Ask the run to stop. Only the first reason is kept."""
         if not self._set.is_set():
             self._by = by
             self._set.set()
@@ -37,20 +40,20 @@ class Stop:
         return self._set.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Let that much time pass in this thread. Raises `Stopped` as soon as the run is to end."""
+        """Sleep in this thread. Raises `Stopped` as soon as the run should stop."""
         if self._set.wait(seconds):
             raise self.error
 
     @property
     def error(self) -> Stopped:
-        """What whoever was at work raises."""
-        return Stopped(f"Stopped by {self._by}. What had landed stays; run it again to go on.")
+        """The error that interrupted work raises."""
+        return Stopped(f"Stopped by {self._by}. {CONTINUE}")
 
 
 class StoppableClock:
-    """Another clock, whose sleeps end at once with `Stopped` when the run is to end."""
+    """A clock whose sleeps raise `Stopped` as soon as the run should stop."""
 
-    def __init__(self, clock: Clock, stop: Stop) -> None:
+    def __init__(self, clock: Clock, stop: StopSignal) -> None:
         self._clock = clock
         self._stop = stop
 
@@ -63,27 +66,27 @@ class StoppableClock:
         return self._clock.monotonic()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let that much time pass, for whoever awaits it. Raises `Stopped`."""
+        """Sleep when awaited. Raises `Stopped`."""
         return self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
         while not self._stop and (left := until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(left, LOOK_SECONDS))
+            await self._clock.sleep(min(left, CHECK_SECONDS))
         if self._stop:
             raise self._stop.error
 
 
-def stopped_by(error: BaseException) -> str:
-    """Who ends a run, from what interrupts it."""
+def interrupt_name(error: BaseException) -> str:
+    """Return who stopped a run, from the exception that interrupted it."""
     if isinstance(error, KeyboardInterrupt):
         return "you (Ctrl-C)"
     return "SIGTERM" if isinstance(error, Terminated) else type(error).__name__
 
 
 @contextmanager
-def told_who_stops_it(say: Callable[[str], None]) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end what is done within the `with` in order, with 130 and 143, and say which it was."""
+def report_interrupts(say: Callable[[str], None]) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the `with` block with exit codes 130 and 143, and report which one it was."""
 
     def end(number: int, _: object) -> None:
         raise Terminated(128 + number)
@@ -92,7 +95,7 @@ def told_who_stops_it(say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as interrupt:
-        say(f"Stopped by {stopped_by(interrupt)}. What had landed stays; run it again to go on.")
+        say(f"Stopped by {interrupt_name(interrupt)}. {CONTINUE}")
         raise Terminated(128 + signal.SIGINT if isinstance(interrupt, KeyboardInterrupt) else interrupt.code) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,8 +1,7 @@
-"""From a configuration to what works: the one place that chooses adapters."""
+"""Opens everything that a configuration names. The only module that chooses adapters."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,87 +10,92 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
-from lakehead.extract.files import FileTableSink
-from lakehead.extract.iceberg import IcebergSink
+from lakehead.extract.file_table_sink import FileTableSink
+from lakehead.extract.iceberg_table_sink import IcebergTableSink
 from lakehead.extract.iceberg_tables import Place, place_of
+from lakehead.extract.modes import MODES, ReadersTable
 from lakehead.extract.sink import TableSink
-from lakehead.extract.surroundings import Shared, Surroundings
-from lakehead.extract.table import Finalize, LateCommits, Reader, Rule, TableSettings
+from lakehead.extract.table_settings import Finalize, LateCommits, Reader, Rule, TableSettings
 from lakehead.ids import Ids
 from lakehead.lake.catalog import open_catalog
+from lakehead.lake.filesink.file_sink import FileSink, PublishMode
 from lakehead.lake.filesink.hadoop import HadoopFiles
-from lakehead.lake.filesink.sink import FileSink, Way
+from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.ledger import StoreLedger
-from lakehead.run.config.connections import FileSink as FileSinkConfig
-from lakehead.run.config.tables import Table
+from lakehead.lake.run_context import RunContext
+from lakehead.run.config.connections import FileSinkConfig
+from lakehead.run.config.table_config import TableConfig
 from lakehead.run.environment import store_settings
-from lakehead.run.revealed import Revealed
-from lakehead.run.sentences import opening
-from lakehead.source.opening import open_source
+from lakehead.run.error_messages import open_errors_as
+from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.source.dialects import open_source
 from lakehead.source.port import Source, TableName
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
-from lakehead.storage.opening import open_store
+from lakehead.storage.open_store import open_store
 
 
-class Wiring(Revealed):
-    """Opens what a configuration names."""
+class Wiring(ResolvedConfig):
+    """Opens state, ledger, catalogs, sources and sinks of a configuration."""
 
     def open_state(self, clock: Clock, ids: Ids) -> State:
-        """The state database."""
+        """Open the state database."""
         url = self.config.runtime.state.url
         return open_state(url, clock, ids, settings=StateSettings(password=self.state_password))
 
     @property
     def ledger_url(self) -> str:
-        """Where the ledger is: where the configuration says, else beside the lakehouse's tables."""
+        """The URL of the ledger: as configured, else a folder in the lakehouse."""
         lakehouse = self.config.spark.lakehouse.expanduser().absolute()
         return self.config.runtime.ledger.url or (lakehouse / "ledger").as_uri()
 
     def open_ledger(self) -> StoreLedger:
-        """The store of the ledger. Each thread opens its own."""
+        """Open the ledger. Each thread opens its own."""
         return StoreLedger(open_store(self.ledger_url, store_settings(self.ledger_url, self.environment)))
 
-    def source_of(self, table: Table, session: SparkSession) -> Callable[[], Source]:
-        """What reaches the source of a table, when it is called."""
+    def source_of(self, table: TableConfig, session: SparkSession) -> Callable[[], Source]:
+        """Return a function that opens the source of a table."""
         settings = self.source_settings(self.config.source_of(table))
         return lambda: open_source(settings, session)
 
-    def sink_of(self, table: Table, settings: TableSettings, shared: Shared) -> TableSink:
+    def sink_of(self, table: TableConfig, settings: TableSettings, run: RunContext) -> TableSink:
         """Where a table is kept. Each thread opens its own; close it."""
         sink = self.config.sink_of(table)
         if isinstance(sink, FileSinkConfig):
             raw, out = (self._folder(sink, table, root) for root in self._roots(table))
-            files = HadoopFiles(shared.session, ids=shared.ids)
-            way = Way(sink.publish) if sink.publish else None
-            made = [FileSink(root=root, files=files, ids=shared.ids, way=way) for root in (raw, out) if root]
-            return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, shared)
-        known = {each.name: getattr(shared, each.name) for each in fields(shared)}
+            files = HadoopFiles(run.session, ids=run.ids)
+            way = PublishMode(sink.publish) if sink.publish else None
+            made = [FileSink(root=root, files=files, ids=run.ids, way=way) for root in (raw, out) if root]
+            return FileTableSink(settings, made[0], made[1] if len(made) > 1 else None, run)
         with ExitStack() as opened:
-            catalog = self.open_catalog(sink.catalog, shared.clock)
+            catalog = self.open_catalog(sink.catalog, run.clock)
             opened.callback(catalog.close)
-            look_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
-            around = Surroundings(**known, catalog=catalog, ledger=self.open_ledger(), look_after=look_after)
+            verify_staged_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
+            landing = IcebergLanding(
+                run=run, catalog=catalog, ledger=self.open_ledger(), verify_staged_after=verify_staged_after
+            )
             places = self.places_of(table)
             named = " or ".join(place.name for place in places if place)
-            with opening(
+            with open_errors_as(
                 f"The table {named} in the catalog {sink.catalog!r}",
-                "If its metadata is lost or damaged, bring it back from a backup, or drop the table and load it anew.",
+                "If its metadata is lost or damaged, restore it from a backup, or drop the table and load it again.",
             ):
-                kept = IcebergSink(settings, *places, around)
+                kept = IcebergTableSink(settings, *places, landing)
             opened.pop_all()  # from now on the sink closes it
             return kept
 
     def open_catalog(self, name: str, clock: Clock | None = None) -> Catalog:
-        """One of the configuration's catalogs; close it. Raises `CannotOpen` with a sentence where that fails."""
-        with opening(f"The catalog {name!r}", "Check that it runs, and its properties in the configuration."):
+        """Open a catalog by its name; the caller closes it. Raises `CannotOpen`."""
+        with open_errors_as(
+            f"The catalog {name!r}", "Check that it is running, and its properties in the configuration."
+        ):
             return open_catalog(name, self.catalogs[name], clock)
 
-    def known_ids(self, tables: Iterable[Table]) -> list[str]:
-        """Under what the state knows those of the tables that have been loaded to Iceberg before.
+    def loaded_table_ids(self, tables: Iterable[TableConfig]) -> list[str]:
+        """Return the uuids of raw Iceberg tables that exist, under which the state keeps their progress.
 
-        A table that cannot be opened is left out, and with it those that come after it in its catalog, which may be out
-        of reach: each is opened again when its turn comes, and only then fails.
+        A table that cannot be opened is left out, together with later tables of its catalog. It fails when it is
+        loaded.
         """
         by_catalog: dict[str, list[str]] = {}
         for table in tables:
@@ -106,38 +110,39 @@ class Wiring(Revealed):
                         found.append(str(catalog.load_table(raw).metadata.table_uuid))
         return found
 
-    def staging_roots(self, tables: Iterable[Table]) -> list[str]:
-        """The roots of all sinks of files that the tables are kept in."""
-        kept = [(self.config.sink_of(table), table) for table in tables]
+    def staging_roots(self, tables: Iterable[TableConfig]) -> list[str]:
+        """Return the folders of the tables that are kept in file sinks."""
+        sinks = [(self.config.sink_of(table), table) for table in tables]
         return [
             folder
-            for sink, table in kept
+            for sink, table in sinks
             if isinstance(sink, FileSinkConfig)
             for root in self._roots(table)
             if (folder := self._folder(sink, table, root))
         ]
 
-    def places_of(self, table: Table) -> tuple[Place, Place | None]:
-        """Where a table's raw rows are, and what its readers read, if that is another."""
+    def places_of(self, table: TableConfig) -> tuple[Place, Place | None]:
+        """Return the place of a table's raw rows, and of its mirror or final table if it has one."""
         raw, out = self._roots(table)
         return place_of(raw, table.full_name), place_of(out, table.full_name) if out else None
 
-    def _roots(self, table: Table) -> tuple[str, str | None]:
+    def _roots(self, table: TableConfig) -> tuple[str, str | None]:
         runtime = self.config.runtime
         final = runtime.final_root if runtime.finalize_full_refresh else None
-        return runtime.raw_root, {"full": final, "scd1": runtime.intermediate}.get(table.mode)
+        roots = {ReadersTable.FINAL: final, ReadersTable.MIRROR: runtime.intermediate}
+        return runtime.raw_root, roots.get(MODES[table.mode].readers_table)
 
-    def _folder(self, sink: FileSinkConfig, table: Table, root: str | None) -> str | None:
+    def _folder(self, sink: FileSinkConfig, table: TableConfig, root: str | None) -> str | None:
         base = sink.root if ":" in sink.root else str(Path(sink.root).expanduser().absolute())
         return f"{base.rstrip('/')}/{root.strip('/')}/{table.full_name}" if root else None
 
 
-def table_settings(table: Table, *, finalizes: bool, reload: bool) -> TableSettings:
-    """A table of the configuration as strategies take it."""
+def table_settings(table: TableConfig, *, finalizes: bool, reload: bool) -> TableSettings:
+    """Convert a table of the configuration to the settings that strategies take."""
     return TableSettings(
         name=table.full_name,
         source=TableName(table.table, table.schema_name),
-        mode=table.mode,
+        mode=MODES[table.mode],
         incremental_column=table.incremental_column,
         incremental_kind=table.incr_col_type,
         initial_watermark=table.initial_watermark,

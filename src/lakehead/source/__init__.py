@@ -1,1 +1,1 @@
-"""Databases that rows are read from: what they hold, what of it can be carried exactly, and the reading itself."""
+"""Databases that tables are read from, each described by its dialect. Values arrive exactly or are refused."""

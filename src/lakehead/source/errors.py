@@ -1,11 +1,11 @@
-"""What goes wrong with a source, for whoever must do something about it."""
+"""Errors of sources."""
 
 from lakehead.errors import LakeheadError
 
 
 class NotExact(LakeheadError):
-    """A column or a value cannot be carried as it is. Read the column as text, or mend the source."""
+    """A column or a value has no exact counterpart. Read the column as text, or fix the value in the source."""
 
 
 class SourceFailed(LakeheadError):
-    """The source refused a statement for a reason that is not known here. Its own words say why."""
+    """The source refused a statement for an unknown reason. The message has its own words."""

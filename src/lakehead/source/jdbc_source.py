@@ -1,7 +1,7 @@
-"""Any other database, through its JDBC driver: whole tables, by the types that every JDBC driver tells of.
+"""Any other database as a source, through its JDBC driver: full loads with the standard types of JDBC.
 
-Its clock, its literals and its snapshots are not known, so there is nothing incremental about it. Tables are read by
-`lakehead.source.jdbc.frame`, in one part.
+The server's clock, literals and snapshots are unknown, so incremental loads are not possible. A table is read in one
+part, by `lakehead.source.jdbc_reader`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,25 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from lakehead.errors import Misconfigured, Unavailable
-from lakehead.source import questions
+from lakehead.source import sql_queries
+from lakehead.source.dialect import Dialect
+from lakehead.source.dialects import DIALECTS
 from lakehead.source.errors import SourceFailed
-from lakehead.source.jdbc import MARIADB, driver_properties
+from lakehead.source.jdbc import JDBC, MARIADB, driver_properties
 from lakehead.source.port import (
     EVERY_REFUSED,
-    Capabilities,
     Column,
     OpenTransactions,
     Overrides,
     Query,
     ReadPart,
     ServerTime,
+    SourceCapabilities,
     TableInfo,
     TableName,
-    way_out,
+    refusal,
 )
-from lakehead.source.settings import SourceSettings
+from lakehead.source.source_settings import SourceSettings
 from lakehead.spark.coordinates import driver
 from lakehead.spark.reasons import reason_of
 from lakehead.state.model import Value
@@ -53,73 +55,70 @@ _EXACT = {
     91: pa.date32(),
     93: pa.timestamp("us"),
 }
-_DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
-"""The SQL of servers that are known by the beginning of their URL."""
-_ZONED_TIMESTAMP = ("mysql", "mariadb")
-"""Servers whose `timestamp` is a moment that each session sees in its own zone."""
-_DECIMALS, _MOMENT = (2, 3), 93
-_SHORT = {*_DECIMALS, 92, 93, 2013, 2014, 1111}
-"""Numbers, times, moments and what the driver has no word for: their text fits what they are cast to."""
+_DECIMALS, _TIMESTAMP = (2, 3), 93
+_CASTABLE = {*_DECIMALS, 92, 93, 2013, 2014, 1111}
+"""Numbers, times, timestamps and types unknown to JDBC: as text they fit into VARCHAR(4000)."""
 
 
 class JdbcSource:
-    """A database that Spark's JVM has a driver for, and that is open there."""
+    """A connection of a JDBC driver in Spark's JVM."""
 
-    can = Capabilities(incremental=False, snapshots=False, arrow=False)
+    capabilities = SourceCapabilities(incremental=False, arrow=False)
 
     def __init__(self, settings: SourceSettings, session: "SparkSession") -> None:
         self.settings = settings
-        jvm: Any = session._jvm  # noqa: SLF001 - the only way to JDBC's own catalogue
+        jvm: Any = session._jvm  # noqa: SLF001 - the only way to JDBC's catalog
         properties = jvm.java.util.Properties()
         given = {"user": settings.user, "password": settings.password, **driver_properties(settings)}
         for name, value in given.items():
             if value is not None:
                 properties.setProperty(name, value)
-        with self._told():
+        with self._translate_errors():
             self._connection = jvm.java.sql.DriverManager.getConnection(settings.database, properties)
             self._mark = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
         self._check_quotes(str(jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(settings.database).quoteIdentifier("c0")))
 
     @property
-    def dialect(self) -> str:
-        """The server's own SQL where the URL names a server that is known, and standard SQL where the driver quotes
-        names as the standard does. Elsewhere a filter could be read as another condition: `Misconfigured`."""
-        found = _DIALECTS.get(self._server)
-        if found is None and self._mark != '"':
+    def sql_dialect(self) -> str:
+        """The SQL of the server if a dialect is registered for it, else standard SQL.
+
+        Raises `Misconfigured` if the driver does not quote names as the standard does: a filter could be misread.
+        """
+        if self._dialect is None and self._mark != '"':
             raise Misconfigured(
-                f"How {self.settings} writes a filter is not known. Take source_filter out, or put the condition into "
-                "a view and read that."
+                f"The SQL of {self.settings} is unknown, so it takes no filter. Remove source_filter, or put the "
+                "condition into a view and read that."
             )
-        return found or "jdbc"
+        return (self._dialect or JDBC).sqlglot
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def rows(self, sql: str) -> Sequence[tuple[Any, ...]]:
-        """All rows of a statement."""
-        with self._told():
+        """Run a statement and return all its rows."""
+        with self._translate_errors():
             statement = self._connection.createStatement()
             try:
                 return self._all(statement.executeQuery(sql))
             finally:
                 statement.close()
 
-    def catalogue(self, table: TableName, overrides: Overrides = Overrides()) -> TableInfo:  # noqa: B008 - frozen
-        """What the table has, as far as a driver tells it the same way as others do."""
-        with self._told():
+    def describe_table(self, table: TableName, overrides: Overrides = Overrides()) -> TableInfo:  # noqa: B008 - frozen
+        """Return the columns and keys of a table, as far as JDBC defines them."""
+        with self._translate_errors():
             meta = self._connection.getMetaData()
-            # Asked for by name first: a driver may have thousands of tables, and each costs many calls into the JVM.
+            # By name first: there may be thousands of tables, and each takes many calls into the JVM.
             named = self._all(meta.getTables(None, None, self._pattern(meta, table.name), None), 3)
             places = [
                 (str(row[1] or row[0] or ""), str(row[2]))
                 for row in named or self._all(meta.getTables(None, None, "%", None), 3)
                 if str(row[2]).lower() == table.name.lower()
             ]
-            schema, name = questions.match_name(table, places, self.settings)
+            schema, name = sql_queries.match_name(table, places, self.settings)
             found = self._all(meta.getColumns(None, None, self._pattern(meta, name), None), 11)
             columns = [row for row in found if row[2] == name and (row[1] or row[0] or "") == schema]
-            # Some servers call it a schema, others a catalog, such as MySQL.
+            # A schema on most servers, a catalog on others, such as MySQL.
             catalog, owner = columns[0][:2] if columns else (None, schema or None)
             keys = self._all(meta.getPrimaryKeys(catalog, owner, name), 5)
         info = TableInfo(
@@ -128,76 +127,76 @@ class JdbcSource:
             quoted=f"{self.quote(schema)}.{self.quote(name)}" if schema else self.quote(name),
             columns=tuple(self._column(row, overrides) for row in columns),
             primary_key=tuple(str(row[3]) for row in sorted(keys, key=lambda row: _number(row[4]))),
-            plain=False,
+            has_row_ids=False,
         )
-        return questions.checked(info, overrides)
+        return sql_queries.check_overrides(info, overrides)
 
     def now(self) -> ServerTime:
-        """Not known."""
-        raise Misconfigured(f"{self.settings} does not tell its clock in a way that is known. Load its tables in full.")
+        """Raise `Misconfigured`: not supported by JDBC."""
+        raise Misconfigured(f"The clock of {self.settings} cannot be read. Set the mode of its tables to full.")
 
     def earliest_local(self, since: datetime) -> datetime:  # noqa: ARG002 - the port has it
-        """Not known."""
+        """Raise `Misconfigured`: not supported by JDBC."""
         return self.now().local
 
     def open_transactions(self) -> OpenTransactions:
-        """Not known."""
-        return OpenTransactions(unknown="how the database tells of open transactions is not known")
+        """Return that they are unknown."""
+        return OpenTransactions(unknown="JDBC does not show open transactions")
 
     def count(self, query: Query) -> int:
-        """How many rows there are, counted."""
-        return questions.count(self, query)
+        """Count the rows."""
+        return sql_queries.count(self, query)
 
     def bounds(self, query: Query, column: str) -> tuple[Value, Value] | None:
-        """Not known."""
-        raise Misconfigured(f"{self.settings} has no windows, of {query.table} by {column!r}. Load the table in full.")
+        """Raise `Misconfigured`: not supported by JDBC."""
+        raise Misconfigured(f"{query.table} of {self.settings} cannot be read by {column!r}. Set its mode to full.")
 
     def literal(self, value: Value, column: Column) -> str:
-        """Not known."""
+        """Raise `Misconfigured`: not supported by JDBC."""
         raise Misconfigured(
-            f"How {self.settings} writes {value!r} for column {column.name!r} is not known. Load the table in full."
+            f"{value!r} cannot be compared with {column.name!r} in {self.settings}. Set the table's mode to full."
         )
 
     def quote(self, identifier: str) -> str:
-        """A name in SQL, in the marks that the driver names."""
+        """Return a name in the quotation marks of the driver."""
         if "\0" in identifier or (not self._mark and not identifier.isidentifier()):
             raise Misconfigured(f"The name {identifier!r} cannot be quoted in {self.settings}.")
         return f"{self._mark}{identifier.replace(self._mark, self._mark * 2) if self._mark else identifier}{self._mark}"
 
     def by_code_points(self, text: str) -> str:
-        """Not known."""
-        raise Misconfigured(f"How {self.settings} orders {text} is not known. Load the table in full.")
+        """Raise `Misconfigured`: not supported by JDBC."""
+        raise Misconfigured(f"The order of {text} in {self.settings} is unknown. Set the table's mode to full.")
 
-    def chance(self, share: float) -> str:
-        """Not known."""
-        raise Misconfigured(f"{self.settings} cannot be sampled (a share of {share} was asked for).")
+    def sample_condition(self, fraction: float) -> str:
+        """Raise `Misconfigured`: not supported by JDBC."""
+        raise Misconfigured(f"{self.settings} cannot be sampled (fraction {fraction}). Set the table's mode to full.")
 
     @contextmanager
     def snapshot(self) -> Iterator[str | None]:
-        """None: whether connections can share one view is not known."""
+        """Yield None: JDBC exports no snapshots."""
         yield None
 
     def parts(self, query: Query, number: int, snapshot: str | None = None) -> tuple[ReadPart, ...]:  # noqa: ARG002 - the port has it
-        """One part, whatever number is asked for: how to part the table is not known."""
-        return questions.read_parts(self, query, [""], snapshot)
+        """Return one part, whatever the number."""
+        return sql_queries.read_parts(self, query, [""], snapshot)
 
     @property
-    def _server(self) -> str:
-        """What the URL calls the kind of server."""
-        return self.settings.database.split(":")[1]
+    def _dialect(self) -> Dialect | None:
+        """The registered dialect of the server, by the URL without `jdbc:`."""
+        return DIALECTS.for_url(f"{self.settings.database.split(':')[1]}://")
 
     def _check_quotes(self, sparks: str) -> None:
-        """Raise `Misconfigured` where the server would take the names that Spark writes for texts, and answer them."""
+        """Raise `Misconfigured` if the server would read names that Spark quotes as strings."""
         if sparks == self.quote("c0") or self.settings.database.startswith(MARIADB):
             return
         answer = None
         with suppress(SourceFailed):
-            answer = self.rows(f"SELECT {sparks} FROM (SELECT 7 AS c0) c")  # noqa: S608 - nothing of others is in it
+            answer = self.rows(f"SELECT {sparks} FROM (SELECT 7 AS c0) c")  # noqa: S608 - no input in it
         if answer != [(7,)]:
             self.close()
             raise Misconfigured(
-                f"{self.settings} would be read wrongly: Spark writes {sparks} for a column, and its driver "
-                f"{self.quote('c0')}. Use a driver and a URL that Spark knows, such as jdbc:mysql: for MySQL."
+                f"{self.settings} would be read wrongly: Spark quotes a column as {sparks}, but its driver as "
+                f"{self.quote('c0')}. Use a driver and URL that Spark supports, such as jdbc:mysql: for MySQL."
             )
 
     def _column(self, row: tuple[Any, ...], overrides: Overrides) -> Column:
@@ -210,19 +209,20 @@ class JdbcSource:
             declared = f"{declared}({size},{digits})"
             arrow = pa.decimal128(size, digits) if 0 < size <= 38 and 0 <= digits <= size else None
         low = declared.lower()
-        zoned = "zone" in low or low.endswith("tz") or (low == "timestamp" and self._server in _ZONED_TIMESTAMP)
-        if kind == _MOMENT and (digits > 6 or zoned):
+        has_zone = self._dialect is not None and self._dialect.timestamp_has_zone
+        zoned = "zone" in low or low.endswith("tz") or (low == "timestamp" and has_zone)
+        if kind == _TIMESTAMP and (digits > 6 or zoned):
             arrow = None
-        wanted = name in overrides.as_text or (arrow is None and EVERY_REFUSED in overrides.as_text)
-        if wanted and kind in _SHORT:
+        as_text = name in overrides.as_text or (arrow is None and EVERY_REFUSED in overrides.as_text)
+        if as_text and kind in _CASTABLE:
             arrow, raw = pa.string(), text
-        elif wanted and arrow != pa.string():
+        elif as_text and arrow != pa.string():
             arrow = None
         refused = None
         if arrow is None:
-            refused = way_out(name, declared, "has no exact counterpart by JDBC")
-            if kind not in _SHORT:
-                refused = f"Column {name!r} of type {declared} cannot be read by JDBC exactly. Leave it out."
+            refused = refusal(name, declared, "has no exact counterpart by JDBC")
+            if kind not in _CASTABLE:
+                refused = f"Column {name!r} of type {declared} cannot be read exactly by JDBC. Read a view without it."
         return Column(
             name=name,
             declared=declared,
@@ -242,32 +242,32 @@ class JdbcSource:
         return rows
 
     def _pattern(self, meta: Any, name: str) -> str:
-        """A name as the catalogue's patterns spell it, so that its own wildcards are none."""
+        """Return a name as a search pattern of the catalog, with its wildcards escaped."""
         escape = str(meta.getSearchStringEscape() or "")
         special = {escape, "_", "%"} if escape else set()
         return "".join(f"{escape}{character}" if character in special else character for character in name)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
             return
         except Py4JJavaError as error:
-            said = self.settings.scrubbed(reason_of(error))
-        # Raised outside of the handler: the driver's error is in no chain.
-        if "No suitable driver" in said:
+            message = self.settings.redact(reason_of(error))
+        # Raised outside of the handler: the driver's error, which may contain secrets, is not chained.
+        if "No suitable driver" in message:
             jar = driver(self.settings.database) or "its Maven coordinate"
-            raise Misconfigured(f"There is no JDBC driver for {self.settings}. Add {jar} to the session's jars.")
-        low = said.lower()
+            raise Misconfigured(f"There is no JDBC driver for {self.settings}. Add {jar} to spark.jars.")
+        low = message.lower()
         if "password" in low or "access denied" in low or "authentication" in low or "login" in low:
             raise Misconfigured(f"{self.settings} refused user {self.settings.user!r} or the password. Check both.")
         if any(sign in low for sign in ("refused", "unknown host", "timed out", "unreachable", "communications link")):
             raise Unavailable(
-                f"{self.settings} cannot be reached ({said}). Check host and port, and that it is running."
+                f"{self.settings} cannot be reached ({message}). Check host and port, and that it is running."
             )
-        raise SourceFailed(f"{self.settings} refused a request ({said}).")
+        raise SourceFailed(f"{self.settings} refused a request ({message}).")
 
 
-def _number(told: Any) -> int:
-    """A number of the catalogue: some drivers tell it as an integer of Java's that Python has no counterpart for."""
-    return 0 if told is None else int(str(told))
+def _number(value: Any) -> int:
+    """Convert a number of the catalog; some drivers return Java objects that Py4J does not convert."""
+    return 0 if value is None else int(str(value))

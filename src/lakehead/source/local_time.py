@@ -1,19 +1,19 @@
-"""Server-local time that comes twice, when clocks are put back."""
+"""Local times that occur twice, when clocks are put back."""
 
 from datetime import UTC, datetime, timedelta
 
 STEP = timedelta(minutes=15)
-"""Clocks are put back at a quarter of an hour of UTC, in all time zones of today."""
+"""In all of today's time zones, clocks are put back at a full quarter of an hour in UTC."""
 
 AHEAD = timedelta(hours=25)
-"""Clocks that are put back later than this do not come to an earlier time: none goes back by more than a day."""
+"""Later changes cannot lead to an earlier local time: no clock goes back by more than a day."""
 
 
-def moments_from(since: datetime) -> list[datetime]:
-    """This moment and the quarters of an hour after it.
+def instants_from(since: datetime) -> list[datetime]:
+    """Return an instant and the quarter hours of the next 25 hours.
 
-    The earliest local time among them is the earliest that a clock shows from this moment on: between two of them it
-    only goes forward.
+    Between two of them a clock only goes forward, so the earliest local time among them is the earliest that it shows
+    from the instant on.
     """
     since = since.astimezone(UTC)
     first = since.replace(minute=since.minute // 15 * 15, second=0, microsecond=0)

@@ -1,7 +1,7 @@
-"""MySQL's and MariaDB's rows as Arrow, by ConnectorX. It runs in tasks.
+"""Reads parts of MySQL and MariaDB as Arrow by ConnectorX, in Spark tasks.
 
-ConnectorX rounds decimals to ten places, fails on zero dates and cannot stop for a slow reader. So whatever it is not
-exact about is asked for as text and converted here, and a part is small enough to be held as one.
+ConnectorX rounds decimals to ten places, fails on zero dates, and cannot stream. So inexact types are fetched as text
+and converted here, and parts are small enough to fit in memory.
 """
 
 from collections.abc import Iterator
@@ -9,33 +9,34 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from lakehead.source.mysql import SESSION, connect
+from lakehead.source.driver_errors import translate_errors
+from lakehead.source.exact_values import exact_batch
+from lakehead.source.mysql import SESSION
+from lakehead.source.mysql_source import connect
 from lakehead.source.port import ReadPart
-from lakehead.source.sentences import told
-from lakehead.source.settings import SourceSettings
-from lakehead.source.tls import for_connectorx
-from lakehead.source.values import exact
+from lakehead.source.source_settings import SourceSettings
+from lakehead.source.tls import connectorx_options
 
-_LEAST_ROWS = 1_024
+_MIN_BATCH_ROWS = 1_024
 
 
-def address(settings: SourceSettings) -> str:
-    """The URL as ConnectorX wants it, with the secret in it."""
-    return settings.url(**(for_connectorx(settings.tls) if settings.tls else {}))
+def connectorx_url(settings: SourceSettings) -> str:
+    """Return the URL for ConnectorX, with the password. Never show it."""
+    return settings.url(**(connectorx_options(settings.tls) if settings.tls else {}))
 
 
 def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
-    """The part's rows, in batches."""
+    """Read a part in batches."""
     settings = part.settings
-    with told(settings):
+    with translate_errors(settings):
         import connectorx  # noqa: PLC0415 - a driver that only this needs
 
-        # ConnectorX tries for half a minute to log in, whatever is wrong; one that can be told at once is.
+        # ConnectorX retries a failed login for half a minute, so connection errors are found by PyMySQL first.
         with closing(connect(settings)):
             pass
         table: pa.Table = connectorx.read_sql(
-            address(settings), part.sql(), return_type="arrow", pre_execution_query=list(SESSION)
+            connectorx_url(settings), part.sql(), return_type="arrow", pre_execution_query=list(SESSION)
         )
-    rows = max(_LEAST_ROWS, table.num_rows * settings.batch_bytes // max(1, table.nbytes))
+    rows = max(_MIN_BATCH_ROWS, table.num_rows * settings.batch_bytes // max(1, table.nbytes))
     for batch in table.to_batches(max_chunksize=rows):
-        yield exact(batch, part.columns, part.table)
+        yield exact_batch(batch, part.columns, part.table)

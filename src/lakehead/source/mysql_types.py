@@ -1,10 +1,11 @@
-"""The types of MySQL and MariaDB: what each becomes, exactly, or why it is refused."""
+"""The types of MySQL and MariaDB: their Arrow types, or why a column is refused."""
 
 import re
 
 import pyarrow as pa
 
-from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quoted, way_out
+from lakehead.source.mysql import QUOTE_MARK
+from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quote_identifier, refusal
 
 _INTEGERS = {
     "tinyint": (pa.int32(), pa.int32()),
@@ -14,7 +15,7 @@ _INTEGERS = {
     "bigint": (pa.int64(), pa.decimal128(20, 0)),
     "year": (pa.int32(), pa.int32()),
 }
-"""What holds every value of the signed type, and of the unsigned one."""
+"""The Arrow types of the signed and of the unsigned type."""
 _TEXT = {
     "char",
     "varchar",
@@ -30,7 +31,7 @@ _TEXT = {
     "inet6",
 }
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-_MOMENTS = {"date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": pa.timestamp("us", "UTC")}
+_TIMES = {"date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": pa.timestamp("us", "UTC")}
 _SHAPES = {
     "geometry",
     "point",
@@ -50,9 +51,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 def column_of(  # noqa: C901 - one case for each kind of type
     name: str, declared: str, base: str, *, nullable: bool, overrides: Overrides
 ) -> Column:
-    """The column of a declared type: `base` is DATA_TYPE, `declared` COLUMN_TYPE of the catalogue."""
-    raw = quoted(name, "mysql")
-    # Drivers of both kinds lose digits or fail on decimals, dates and moments; none of them touches text.
+    """Return a column for its declared type. `base` is DATA_TYPE and `declared` COLUMN_TYPE of the catalog."""
+    raw = quote_identifier(name, QUOTE_MARK)
+    # ConnectorX and JDBC lose digits of, or fail on, decimals, dates and timestamps; text is safe.
     text, unsigned = f"CAST({raw} AS CHAR)", "unsigned" in declared
 
     def made(arrow: pa.DataType | None, expression: str, *, splits: bool = False, refused: str | None = None) -> Column:
@@ -72,14 +73,14 @@ def column_of(  # noqa: C901 - one case for each kind of type
     if base in _INTEGERS:
         arrow = _INTEGERS[base][unsigned]
         return made(arrow, text if pa.types.is_decimal(arrow) else f"CAST({raw} AS SIGNED)", splits=True)
-    if base in _MOMENTS:
-        return made(_MOMENTS[base], text, splits=True)
+    if base in _TIMES:
+        return made(_TIMES[base], text, splits=True)
     if base in _TEXT:
         return made(pa.string(), text, splits=base in _PLAIN_TEXT_KEYS)
     if base in _BINARY:
         return made(pa.binary(), raw)
     if base == "float":
-        return made(pa.float32(), f"({raw} + 0e0)")  # as text, or by itself, only six of its digits would come
+        return made(pa.float32(), f"({raw} + 0e0)")  # otherwise only six digits would be returned
     if base == "double":
         return made(pa.float64(), raw)
     if base == "bit" and declared == "bit(1)":
@@ -89,14 +90,14 @@ def column_of(  # noqa: C901 - one case for each kind of type
         return made(decimal, text, splits=True)
     if EVERY_REFUSED in overrides.as_text:
         return made(pa.string(), _as_text(raw, text, base, declared))
-    return made(None, text, refused=way_out(name, declared, _why(base), decimal=base == "decimal"))
+    return made(None, text, refused=refusal(name, declared, _why(base), decimal=base == "decimal"))
 
 
 def _why(base: str) -> str:
     if base == "decimal":
-        return "has more digits than the 38 that a decimal holds"
+        return "has more than 38 digits"
     if base == "time":
-        return "is a span that may be negative or longer than a day, and Spark has no such type"
+        return "is a duration that may be negative or longer than a day, and Spark has no such type"
     return "is a string of bits" if base == "bit" else "has no exact counterpart"
 
 

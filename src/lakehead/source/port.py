@@ -1,4 +1,4 @@
-"""The words of a source: tables, columns, windows, parts, and what every kind of source can be asked."""
+"""The interface of a source, and its records: tables, columns, windows, queries and parts."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,20 +11,20 @@ import pyarrow as pa
 
 from lakehead.errors import Misconfigured
 from lakehead.source.errors import NotExact
-from lakehead.source.settings import SourceSettings
+from lakehead.source.source_settings import SourceSettings
 from lakehead.state.model import Value
 
 EVERY_REFUSED = "*"
-"""Among the columns to read as text: every one that would be refused."""
+"""Stands for every column that would be refused, in the list of columns to read as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table as the config names it: exactly as the server has it, or in other case if that is unambiguous."""
+    """The name of a table: exactly as on the server, or in other letter case if that is unambiguous."""
 
     name: str
     schema: str | None = None
-    """The schema, or MySQL's database. Default: the connection's own."""
+    """The schema, or MySQL's database. Default: that of the connection."""
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name
@@ -32,143 +32,165 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Columns that are not to be read as their declared type says."""
+    """Columns that are read as another type than declared."""
 
     as_text: frozenset[str] = frozenset()
-    """Columns that are read as the text that the server itself makes of them."""
+    """Columns that are read as text, as the server converts them."""
 
     decimals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Columns of numbers without a bound, or with one beyond 38 digits: precision and scale that every value must
+    """For unbounded numeric columns or those with more than 38 digits: the precision and scale that every value must
     fit exactly."""
 
     def __post_init__(self) -> None:
         for name, (precision, scale) in self.decimals.items():
             if not (1 <= precision <= 38 and 0 <= scale <= precision):
                 raise Misconfigured(
-                    f"Column {name!r} cannot be a decimal({precision},{scale}). A precision is at most 38, and a scale "
-                    "at most the precision."
+                    f"Column {name!r} cannot be a decimal({precision},{scale}). The precision is at most 38, and the "
+                    "scale at most the precision."
                 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column, and how it is carried."""
+    """One column, and how it is read."""
 
     name: str
     declared: str
-    """The type, as the server says it."""
+    """The declared type, as the server writes it."""
     arrow: pa.DataType | None
-    """What its values become, exactly; none if they are refused."""
+    """The type of its values in Arrow; None if the column is refused."""
     refused: str | None = None
-    """Why it cannot be read, and what to do, as a sentence."""
+    """Why the column is refused, and what to do."""
     nullable: bool = True
     expression: str = ""
-    """SQL that the Arrow reader asks for."""
+    """The SQL expression that the Arrow reader selects."""
     jdbc: str = ""
-    """SQL that the JDBC reader asks for: text, where Spark's own types are not exact."""
+    """The SQL expression that the JDBC reader selects: text, where Spark's own types are not exact."""
     splits: bool = False
-    """Whether ranges of its values can be told apart by what SQL and Python both hold exactly."""
+    """Whether a read can be split by ranges of this column: SQL and Python hold its values exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """The names of a table's columns, found as a configuration spells them."""
+
+    table: str
+    """The table, for messages."""
+
+    names: tuple[str, ...]
+    qualifier: str
+    """What may stand before a column, as in `orders.id`."""
+
+    def find(self, name: str) -> str:
+        """Return a column's exact name, given in other letter case if that is unambiguous. Raises `Misconfigured`."""
+        alike = [name] if name in self.names else [each for each in self.names if each.lower() == name.lower()]
+        if len(alike) == 1:
+            return alike[0]
+        if alike:
+            raise Misconfigured(
+                f"Several columns of {self.table} differ from {name!r} only in letter case. Write the exact name."
+            )
+        raise Misconfigured(f"The table {self.table} has no column {name!r}. It has: {', '.join(self.names)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """What the server's catalogue says of a table."""
+    """The description of a table in the server's catalog."""
 
     schema: str | None
     name: str
     quoted: str
-    """The name as SQL wants it."""
+    """The quoted name, with its schema."""
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
     unique_keys: tuple[tuple[str, ...], ...] = ()
-    """Unique indexes without an expression or a condition; their columns may still be NULL."""
+    """Unique indexes without expressions and conditions; their columns may be NULL."""
     estimated_rows: int | None = None
     estimated_bytes: int | None = None
-    plain: bool = True
-    """Whether it has rows of its own that the server can address (not a view)."""
+    has_row_ids: bool = True
+    """Whether the server addresses its rows (by block or row id). False for views."""
     written_elsewhere: str | None = None
-    """Why its rows come later than this server's transactions tell: who writes them is not among these. Or None."""
+    """Why its rows are not written by transactions of this server, as for a foreign table; None if they are."""
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
     def column(self, name: str) -> Column:
-        """The column of that name: exactly, or in other case if that is unambiguous; else `Misconfigured`."""
-        exact = [column for column in self.columns if column.name == name]
-        alike = exact or [column for column in self.columns if column.name.lower() == name.lower()]
-        if len(alike) == 1:
-            return alike[0]
-        if alike:
-            raise Misconfigured(f"Several columns of {self} are named like {name!r}. Write it exactly as it is there.")
-        known = ", ".join(column.name for column in self.columns)
-        raise Misconfigured(f"The table {self} has no column {name!r}. It has: {known}.")
+        """Return a column by its name, in other letter case if that is unambiguous. Raises `Misconfigured`."""
+        exact = self.column_names.find(name)
+        return next(column for column in self.columns if column.name == exact)
+
+    @property
+    def column_names(self) -> ColumnNames:
+        """The names of its columns."""
+        return ColumnNames(str(self), tuple(column.name for column in self.columns), self.name)
 
     def readable(self, names: Sequence[str] | None = None) -> tuple[Column, ...]:
-        """The columns to read, or `NotExact` with a sentence for every one that cannot be."""
-        wanted = self.columns if names is None else tuple(self.column(name) for name in names)
-        if refused := [column.refused for column in wanted if column.refused]:
+        """Return the columns to read (default: all). Raises `NotExact` if some of them are refused."""
+        columns = self.columns if names is None else tuple(self.column(name) for name in names)
+        if refused := [column.refused for column in columns if column.refused]:
             raise NotExact(f"Table {self}: {' '.join(refused)}")
-        return wanted
+        return columns
 
 
 class Nulls(Enum):
-    """What becomes of rows that have no value in a window's column."""
+    """What to do with rows that have NULL in a window's column."""
 
     EXCLUDE = "exclude"
     INCLUDE = "include"
-    """They are in this window, as in every other one with this rule: use it for one."""
+    """They belong to this window. Use it for only one window of a plan."""
     FAIL = "fail"
-    """One such row stops the table."""
+    """Raise an error if there is such a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The rows whose value in a column lies between two bounds; a bound that is none is no bound."""
+class SourceWindow:
+    """The rows whose value in a column is between two bounds. None is no bound."""
 
     column: str
     lower: Value | None = None
     upper: Value | None = None
     lower_included: bool = False
     upper_included: bool = True
-    """So windows that follow one another share no row and lose none, whatever the ties."""
+    """By default a window excludes its lower bound and includes its upper one, so that consecutive windows neither
+    share nor lose a row."""
     nulls: Nulls = Nulls.EXCLUDE
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition of one table's columns that was parsed and written anew. `parse_filter` makes it."""
+    """A condition over one table's columns that was parsed and written again. `parse_filter` makes it."""
 
     sql: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which rows and columns of a table."""
+    """Which rows and columns of a table to read."""
 
     table: TableInfo
     columns: tuple[str, ...] | None = None
     """Default: all."""
     filter: Filter | None = None
-    window: Window | None = None
+    window: SourceWindow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPart:
-    """What one task reads: everything it needs, and nothing that is large."""
+    """What one task reads. It is small and can be pickled."""
 
     settings: SourceSettings
     table: str
-    """Its name, to be said aloud."""
+    """The name of the table, for messages."""
     columns: tuple[Column, ...]
     relation: str
     where: str
-    """The condition, in SQL; empty for all rows."""
+    """The SQL condition; empty for all rows."""
     snapshot: str | None = None
-    """The exported snapshot to read in."""
-    number: int = 0
+    """The exported snapshot to read in, if any."""
 
     def sql(self, *, jdbc: bool = False) -> str:
-        """The statement that reads it. Columns come by number: no driver has to spell a name that is hard to spell."""
+        """Return the SELECT statement. Columns are named c0, c1, …, which every driver can return."""
         items = ", ".join(
             f"{column.jdbc if jdbc else column.expression} AS c{number}" for number, column in enumerate(self.columns)
         )
@@ -177,123 +199,120 @@ class ReadPart:
 
     @property
     def schema(self) -> pa.Schema:
-        """What its batches look like."""
+        """The schema of its record batches."""
         return schema_of(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTime:
-    """The server's clock."""
+    """The server's current time."""
 
     utc: datetime
-    """With its zone."""
+    """With time zone."""
     local: datetime
-    """What the server writes into columns without a zone, as far as it is up to its own settings."""
+    """The server's local time, which it writes into columns without time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """What the server tells of transactions that have begun and may yet commit."""
+    """Transactions that have started and may still commit, as far as the server reports them."""
 
     oldest: datetime | None = None
-    """When the oldest began, if any is open. Of a standby, the moment up to which it has its primary's commits."""
+    """When the oldest started, if one is open. For a standby: up to when it has replayed its primary's commits."""
     whose: str | None = None
-    """Who has the oldest, in words that an administrator can act on."""
+    """Who has the oldest one: user, program and process, for an administrator."""
     unknown: str | None = None
-    """Why the server does not tell of all of them, or None if it does. Only a lag protects from what it does not."""
+    """Why the server does not report all of them; None if it does. Only a lag protects against unreported ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What a kind of source can do."""
+class SourceCapabilities:
+    """What a source can do."""
 
     incremental: bool
-    """Whether it has a clock and literals, so that what has changed can be read in windows."""
-    snapshots: bool
-    """Whether parts can share one view of the database."""
+    """Whether it can be read in windows, for incremental loads."""
     arrow: bool = True
-    """Whether tasks can read its parts as Arrow; by JDBC they always can."""
+    """Whether parts can be read as Arrow; by JDBC they always can."""
     second_digits: int = 6
-    """Digits of a second that moments have where a column's type does not say how many."""
+    """Fractional digits of a second in timestamps whose type does not give a precision."""
     one_writer: bool = False
     """Whether only one transaction writes at a time, so that at most one can commit late."""
 
 
 class Source(Protocol):
-    """A database that is open. It is used by one thread at a time."""
+    """An open connection to a database. Not thread-safe."""
 
     settings: SourceSettings
-    can: Capabilities
+    capabilities: SourceCapabilities
 
     @property
-    def dialect(self) -> str:
-        """The SQL in which filters are read and written, as `parse_filter` names it. Raises `Misconfigured` if that is
-        not known: then the source takes no filter."""
+    def sql_dialect(self) -> str:
+        """The name in sqlglot of the SQL in which filters are parsed and written. Raises `Misconfigured` if it is
+        unknown: then the source takes no filter."""
         ...
 
-    def catalogue(self, table: TableName, overrides: Overrides = ...) -> TableInfo:
-        """What the table has. Refused columns are told in it, not raised."""
+    def describe_table(self, table: TableName, overrides: Overrides = ...) -> TableInfo:
+        """Return the columns and keys of a table. Columns that cannot be read are marked as refused."""
         ...
 
     def now(self) -> ServerTime:
-        """The server's clock."""
+        """Return the server's current time."""
         ...
 
     def earliest_local(self, since: datetime) -> datetime:
-        """The earliest value that the server writes into columns without a zone from that moment on.
+        """Return the earliest local time that the server's clock will show from an instant on.
 
-        It is the server's local time of that moment, or where the clocks will go back to if that is earlier. The
-        moment has a zone, the value has none.
+        This is its local time at that instant, or an earlier one if clocks are about to be put back. The instant has a
+        time zone, the result has none.
         """
         ...
 
     def open_transactions(self) -> OpenTransactions:
-        """How far back a commit may still come."""
+        """Return the transactions that may still commit."""
         ...
 
     def count(self, query: Query) -> int:
-        """How many rows there are, counted."""
+        """Count the rows."""
         ...
 
     def bounds(self, query: Query, column: str) -> tuple[Value, Value] | None:
-        """The least and the greatest value, none if there is none."""
+        """Return the lowest and highest value of a column; None if there is no value."""
         ...
 
     def literal(self, value: Value, column: Column) -> str:
-        """A value in SQL, to be compared with a column."""
+        """Return a value as an SQL literal, to compare it with a column."""
         ...
 
     def quote(self, identifier: str) -> str:
-        """A name in SQL."""
+        """Return a quoted name."""
         ...
 
     def snapshot(self) -> AbstractContextManager[str | None]:
-        """One view of the database for all parts made with it; none if the server cannot share one."""
+        """Export a snapshot for all parts of a read, valid within the `with`; None if the server has none."""
         ...
 
     def parts(self, query: Query, number: int, snapshot: str | None = None) -> tuple[ReadPart, ...]:
-        """The query in about so many parts of about the same size, which cover every row exactly once."""
+        """Split a query into about `number` parts of similar size, which cover every row exactly once."""
         ...
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         ...
 
 
-def quoted(identifier: str, kind: str) -> str:
-    """A name in the SQL of a kind of source."""
+def quote_identifier(identifier: str, mark: str = '"') -> str:
+    """Return a name in quotation marks."""
     if "\0" in identifier:
-        raise Misconfigured("A name cannot have a zero character in it.")
-    mark = "`" if kind == "mysql" else '"'
+        raise Misconfigured(f"The name {identifier!r} contains a NUL character. Rename it in the source.")
     return f"{mark}{identifier.replace(mark, mark * 2)}{mark}"
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    """What batches of these columns look like. Nothing is required: a source may lie about NULLs, a table must not."""
+    """Return the Arrow schema of columns. All are nullable, because a source may declare NOT NULL wrongly."""
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
-def way_out(name: str, declared: str, why: str, *, decimal: bool = False) -> str:
-    """The sentence for a column that cannot be carried."""
-    more = ", or give it a decimal precision and scale that its values fit" if decimal else ""
-    return f"Column {name!r} of type {declared} {why}. Name it in 'as_text' to read it as text{more}."
+def refusal(name: str, declared: str, why: str, *, decimal: bool = False) -> str:
+    """Return the message for a column that cannot be read exactly."""
+    more = ", or set its precision and scale in 'as_decimal'" if decimal else ""
+    return f"Column {name!r} of type {declared} {why}. Add it to 'as_text' to read it as text{more}."

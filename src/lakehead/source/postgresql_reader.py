@@ -1,24 +1,24 @@
-"""PostgreSQL's rows as Arrow, by ADBC: binary COPY, straight into record batches. It runs in tasks."""
+"""Reads parts of PostgreSQL as Arrow by ADBC, which uses binary COPY, in Spark tasks."""
 
 from collections.abc import Iterator
 from contextlib import closing
 
 import pyarrow as pa
 
+from lakehead.source.driver_errors import translate_errors
+from lakehead.source.exact_values import exact_batch
 from lakehead.source.port import ReadPart
-from lakehead.source.postgresql_session import no_timeouts
-from lakehead.source.sentences import told
-from lakehead.source.settings import READER
-from lakehead.source.values import exact
+from lakehead.source.postgresql import TEXT_SETTINGS, no_timeouts
+from lakehead.source.source_settings import APPLICATION_NAME
 
-# As text, values depend on these. Types that are read as they are do not.
-_SESSION = ("SET LOCAL TIME ZONE 'UTC'", "SET LOCAL datestyle = 'ISO'", "SET LOCAL intervalstyle = 'postgres'")
+# The driver takes the bytes of a text for UTF-8, whatever the encoding of the session is.
+_SESSION = ("SET LOCAL client_encoding = 'UTF8'", *TEXT_SETTINGS)
 
 
 def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
-    """The part's rows, in batches; in the snapshot that the part names, if it does."""
+    """Read a part in batches, in its snapshot if it has one."""
     settings = part.settings
-    with told(settings):
+    with translate_errors(settings):
         from adbc_driver_postgresql import (  # type: ignore[import-untyped]  # noqa: PLC0415 - no types; only here
             StatementOptions,
             dbapi,
@@ -26,7 +26,9 @@ def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
 
         with (
             closing(
-                dbapi.connect(settings.url(connect_timeout=str(settings.connect_timeout), application_name=READER))
+                dbapi.connect(
+                    settings.url(connect_timeout=str(settings.connect_timeout), application_name=APPLICATION_NAME)
+                )
             ) as connection,
             connection.cursor(
                 adbc_stmt_kwargs={StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(settings.batch_bytes)}
@@ -41,7 +43,7 @@ def read(part: ReadPart) -> Iterator[pa.RecordBatch]:
             cursor.execute(part.sql())
             with closing(cursor.fetch_record_batch()) as reader:
                 for batch in reader:
-                    yield exact(batch, part.columns, part.table)
+                    yield exact_batch(batch, part.columns, part.table)
 
 
 def _snapshot(name: str) -> str:

@@ -1,8 +1,8 @@
-"""PostgreSQL's types: what each becomes, exactly, or why it is refused."""
+"""PostgreSQL's types: their Arrow types, or why a column is refused."""
 
 import pyarrow as pa
 
-from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quoted, way_out
+from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quote_identifier, refusal
 
 _NATIVE = {
     "bool": pa.bool_(),
@@ -21,10 +21,10 @@ _NATIVE = {
 }
 _TEXT = {"uuid", "json", "jsonb", "xml", "name", "char", "citext"}
 _WHY = {
-    "time": "holds 24:00:00 too, and Spark has no such type",
-    "timetz": "has a zone without a day, and Spark has no such type",
-    "interval": "has months, days and seconds that no one number holds",
-    "money": "means another amount under another locale",
+    "time": "can hold 24:00:00, and Spark has no such type",
+    "timetz": "has a time zone without a date, and Spark has no such type",
+    "interval": "has months, days and seconds, which no single number can hold",
+    "money": "depends on the locale",
     "bit": "is a string of bits",
     "varbit": "is a string of bits",
 }
@@ -34,8 +34,8 @@ _SPLITS = {"int2", "int4", "int8", "text", "varchar", "uuid", "date", "timestamp
 def column_of(
     name: str, declared: str, base: str, kind: str, modifier: int, *, nullable: bool, overrides: Overrides
 ) -> Column:
-    """The column of a declared type. `base` and `kind` are `typname` and `typtype` behind any domain."""
-    raw = quoted(name, "postgresql")
+    """Return a column for its declared type. `base` and `kind` are `typname` and `typtype` behind any domain."""
+    raw = quote_identifier(name)
     text = f"{raw}::text"
 
     def made(arrow: pa.DataType | None, expression: str, jdbc: str | None = None, refused: str | None = None) -> Column:
@@ -56,7 +56,7 @@ def column_of(
         decimal = _decimal(overrides.decimals.get(name), modifier)
         if decimal is not None:
             return made(decimal, text)
-        why, is_number = "has more digits than the 38 that a decimal holds, or no bound at all", True
+        why, is_number = "has no declared precision, or more than 38 digits", True
     elif base in _NATIVE:
         bare = {"int2": "int4"}.get(base, base)
         jdbc = {
@@ -64,7 +64,7 @@ def column_of(
             "timestamp": text,
             "timestamptz": f"({raw} AT TIME ZONE 'UTC')::text",
         }.get(base, f"{raw}::{bare}" if base != "bpchar" else raw)
-        # The type is named although the column has it: behind a domain, drivers see the domain.
+        # Cast even to the column's own type: of a column with a domain, drivers see the domain.
         return made(_NATIVE[base], f"{raw}::{bare}" if base != "bpchar" else raw, jdbc)
     elif base == "oid":
         return made(pa.int64(), f"{raw}::int8")
@@ -74,7 +74,7 @@ def column_of(
         why, is_number = _WHY.get(base, "has no exact counterpart"), False
     if EVERY_REFUSED in overrides.as_text:
         return made(pa.string(), text)
-    return made(None, text, refused=way_out(name, declared, why, decimal=is_number))
+    return made(None, text, refused=refusal(name, declared, why, decimal=is_number))
 
 
 def _decimal(given: tuple[int, int] | None, modifier: int) -> pa.DataType | None:
@@ -83,6 +83,6 @@ def _decimal(given: tuple[int, int] | None, modifier: int) -> pa.DataType | None
     if modifier < 4:
         return None
     precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (((modifier - 4) & 0x7FF) ^ 1024) - 1024
-    # PostgreSQL lets a scale be negative, or larger than the precision; a decimal's must lie within it.
+    # In PostgreSQL a scale may be negative or larger than the precision; in Arrow it may not.
     precision, scale = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
     return pa.decimal128(precision, scale) if precision <= 38 else None

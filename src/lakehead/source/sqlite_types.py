@@ -1,23 +1,23 @@
-"""SQLite's declared types: what values of each must be, or why a column is refused.
+"""SQLite's declared types: their Arrow types, or why a column is refused.
 
-A declared type is only a wish there: any value may stand in any column. So each column also says which kinds of stored
-values it takes, and a reader looks for others before it reads.
+SQLite does not enforce declared types: any column may hold any value. So each column also has the storage classes that
+it accepts, and a reader checks for others before it reads.
 """
 
 import re
 
 import pyarrow as pa
 
-from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quoted, way_out
+from lakehead.source.port import EVERY_REFUSED, Column, Overrides, quote_identifier, refusal
 
 _DECIMAL = re.compile(r"\w+\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 
 def column_of(name: str, declared: str, *, nullable: bool, overrides: Overrides) -> Column:
-    """The column of a declared type, read as SQLite itself reads declarations, but for dates, truths and decimals."""
-    raw = quoted(name, "sqlite")
+    """Return a column for its declared type, by SQLite's type affinity except for dates, booleans and decimals."""
+    raw = quote_identifier(name)
     text = _text(raw)
-    word = declared.upper().partition("(")[0].strip()
+    base = declared.upper().partition("(")[0].strip()
 
     def made(arrow: pa.DataType | None, expression: str, jdbc: str | None = None, refused: str | None = None) -> Column:
         return Column(
@@ -35,7 +35,7 @@ def column_of(name: str, declared: str, *, nullable: bool, overrides: Overrides)
         return made(pa.string(), text)
     if name in overrides.decimals:
         return made(pa.decimal128(*overrides.decimals[name]), text)
-    match word:
+    match base:
         case "BOOLEAN" | "BOOL":
             return made(pa.bool_(), raw, f"CAST({raw} AS TEXT)")
         case "DATE":
@@ -44,7 +44,7 @@ def column_of(name: str, declared: str, *, nullable: bool, overrides: Overrides)
             return made(pa.timestamp("us"), raw)
         case _:
             pass
-    arrow = _affinity(word)
+    arrow = _affinity(base)
     if arrow is not None:
         jdbc = {
             pa.int64(): f"CAST({raw} AS TEXT)",
@@ -52,19 +52,19 @@ def column_of(name: str, declared: str, *, nullable: bool, overrides: Overrides)
             pa.binary(): f"CASE WHEN {raw} IS NOT NULL THEN hex({raw}) END",
         }.get(arrow, raw)
         return made(arrow, raw, jdbc)
-    decimal = _decimal(declared) if word in ("DECIMAL", "NUMERIC", "DEC") else None
+    decimal = _decimal(declared) if base in ("DECIMAL", "NUMERIC", "DEC") else None
     if decimal is not None:
         return made(decimal, text)
-    why = "has no bound on its digits" if word in ("DECIMAL", "NUMERIC", "DEC") else "may hold anything"
+    why = "has no declared precision" if base in ("DECIMAL", "NUMERIC", "DEC") else "may hold any value"
     if EVERY_REFUSED in overrides.as_text:
         return made(pa.string(), text)
-    return made(None, text, refused=way_out(name, declared or "(none)", why, decimal=word in ("DECIMAL", "NUMERIC")))
+    return made(None, text, refused=refusal(name, declared or "(none)", why, decimal=base in ("DECIMAL", "NUMERIC")))
 
 
-def stored(column: Column) -> tuple[str, ...]:
-    """The kinds of stored values that the column takes; empty for any."""
+def stored_types(column: Column) -> tuple[str, ...]:
+    """Return the storage classes that a column accepts; empty for any."""
     kind = column.arrow
-    if column.expression != quoted(column.name, "sqlite"):
+    if column.expression != quote_identifier(column.name):
         return ("integer", "real") if kind is not None and pa.types.is_decimal(kind) else ()
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return ("integer",)
@@ -74,22 +74,22 @@ def stored(column: Column) -> tuple[str, ...]:
 
 
 def _text(raw: str) -> str:
-    # SQLite prints 15 digits, which may be another number; where it is, 17 digits never are.
+    # SQLite prints 15 digits, which may be another number; 17 digits never are.
     short, long = f"printf('%!.15g', {raw})", f"printf('%!.17g', {raw})"
     real = f"CASE WHEN CAST({short} AS REAL) = {raw} THEN {short} ELSE {long} END"
     return f"CASE typeof({raw}) WHEN 'real' THEN {real} WHEN 'blob' THEN hex({raw}) ELSE CAST({raw} AS TEXT) END"
 
 
-def _affinity(word: str) -> pa.DataType | None:
-    if "INT" in word:
+def _affinity(base: str) -> pa.DataType | None:
+    if "INT" in base:
         return pa.int64()
-    if any(sign in word for sign in ("CHAR", "CLOB", "TEXT")):
+    if any(sign in base for sign in ("CHAR", "CLOB", "TEXT")):
         return pa.string()
-    if "BLOB" in word:
+    if "BLOB" in base:
         return pa.binary()
-    if any(sign in word for sign in ("REAL", "FLOA", "DOUB")):
+    if any(sign in base for sign in ("REAL", "FLOA", "DOUB")):
         return pa.float64()
-    return pa.string() if word in ("JSON", "UUID") else None
+    return pa.string() if base in ("JSON", "UUID") else None
 
 
 def _decimal(declared: str) -> pa.DataType | None:

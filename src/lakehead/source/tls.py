@@ -1,4 +1,4 @@
-"""TLS to a MySQL server, in the words of each driver that reads one. Every one refuses a server that has none."""
+"""TLS settings of a source, and their form for each driver of MySQL. With them every driver requires TLS."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -11,35 +11,35 @@ Verify = Literal["identity", "ca"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Whom to trust, and who we are. Files are read wherever rows are: on a cluster by the workers too."""
+    """TLS settings. On a cluster the files must exist on every worker too."""
 
     ca: str
-    """The file of the certificates, in PEM, one of which the server's must be signed by."""
+    """PEM file of the trusted certificate authorities."""
 
     verify: Verify = "identity"
-    """Whether the server's certificate must also be for the host by whose name or address it is reached."""
+    """identity: the server's certificate must be valid for its host. ca: any host."""
 
     certificate: str | None = None
-    """The file of our own certificate, in PEM, for servers that ask for one. It goes with `key` and `key_store`."""
+    """PEM file of the client certificate, for servers that require one. Needs `key` and `key_store`."""
 
     key: str | None = field(default=None, repr=False)
-    """The file of its key, in PEM."""
+    """PEM file of the client certificate's private key."""
 
     key_password: str | None = field(default=None, repr=False)
 
     key_store: str | None = field(default=None, repr=False)
-    """The file of our certificate and its key in PKCS12, as JDBC wants them: ConnectorX has no client certificates."""
+    """PKCS12 file of client certificate and key, for JDBC: ConnectorX does not support client certificates."""
 
     key_store_password: str | None = field(default=None, repr=False)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be said aloud."""
+        """The secrets among the settings."""
         return tuple(secret for secret in (self.key_password, self.key_store_password) if secret)
 
 
-def for_python(tls: Tls) -> ssl.SSLContext:
-    """As PyMySQL takes it. Raises `Misconfigured` for a file that cannot be used."""
+def pymysql_ssl_context(tls: Tls) -> ssl.SSLContext:
+    """Return the SSL context for PyMySQL. Raises `Misconfigured` for a file that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=tls.ca)
     except OSError as error:
@@ -48,24 +48,26 @@ def for_python(tls: Tls) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     if tls.certificate:
         try:
-            # Without a word it would be asked for at the terminal.
+            # Without a password function, Python would prompt for it on the terminal.
             context.load_cert_chain(tls.certificate, tls.key, password=lambda: tls.key_password or "")
         except OSError as error:
             raise _unusable("certificate or tls.key", error) from None
     return context
 
 
-def for_connectorx(tls: Tls) -> dict[str, str]:
-    """As ConnectorX takes it, in its URL. Raises `Misconfigured` for a certificate of ours: it has a word for none."""
+def connectorx_options(tls: Tls) -> dict[str, str]:
+    """Return the URL options for ConnectorX. Raises `Misconfigured` for a client certificate: it has no such option."""
     if tls.certificate:
-        raise Misconfigured("A source with a client certificate is only read by JDBC. Set the table's reader to jdbc.")
+        raise Misconfigured(
+            "A source with a client certificate can only be read by JDBC. Set the table's reader to jdbc."
+        )
     mode = {"identity": "VERIFY_IDENTITY", "ca": "VERIFY_CA"}[tls.verify]
-    # On this machine it would go on by a socket that has no TLS.
+    # For a local server it would use a Unix socket, which has no TLS.
     return {"ssl-mode": mode, "ssl-ca": tls.ca, "prefer_socket": "false"}
 
 
-def for_jdbc(tls: Tls) -> dict[str, str]:
-    """As MariaDB's JDBC driver takes it, in properties of a connection."""
+def mariadb_jdbc_properties(tls: Tls) -> dict[str, str]:
+    """Return the connection properties for MariaDB's JDBC driver."""
     given = {"sslMode": {"identity": "verify-full", "ca": "verify-ca"}[tls.verify], "serverSslCert": tls.ca}
     if tls.key_store:
         given |= {"keyStore": tls.key_store, "keyStoreType": "PKCS12", "keyStorePassword": tls.key_store_password or ""}
@@ -73,5 +75,5 @@ def for_jdbc(tls: Tls) -> dict[str, str]:
 
 
 def _unusable(key: str, error: OSError) -> Misconfigured:
-    reason = error.strerror if not isinstance(error, ssl.SSLError) else "it is no PEM, or its password is another"
-    return Misconfigured(f"A file of the source's tls.{key} cannot be used ({reason}). Check its path and content.")
+    reason = error.strerror if not isinstance(error, ssl.SSLError) else "it is not PEM, or its password is wrong"
+    return Misconfigured(f"The file of tls.{key} cannot be used ({reason}). Check its path and content.")

@@ -1,7 +1,7 @@
-"""The class-data archive: classes as the JVM wants them, stored once, so that later starts are quicker.
+"""The class-data-sharing (CDS) archive of the JVM: preparsed classes, stored once, so that later starts are faster.
 
-It fits one build of Java and one class path; both are in its name, and so is its size. The JVM checks again and goes on
-without it where it does not fit.
+It is for one build of Java and one class path; its name has a hash of both, and its size. The JVM checks again and
+starts without it if it does not fit.
 """
 
 import hashlib
@@ -25,45 +25,48 @@ TRAINING_SECONDS = 300
 
 
 def archive_for(settings: SparkSettings, java: Java, jars: Sequence[Path], *, say: Say) -> Path | None:
-    """The archive that fits, made now if the settings want one; none if there is none to be had. Never an error."""
+    """The archive for this Java and these jars, created now if the settings ask for it; None if there is none.
+
+    Never raises.
+    """
     folder = settings.cache_folder.expanduser().absolute() / "archives"
     key = _key(java, [*jars, *_sparks_own_jars()])
     if found := _whole(folder, key):
         with suppress(OSError):
-            os.utime(found)  # in use: old ones go first
+            os.utime(found)  # marks it as used: those unused for longest are removed first
         return found
     if not settings.class_data_archive or _failed(folder, key).exists():
         return None
     with suppress(Misconfigured), locked(folder / key, wait=False) as mine:
         if mine:
-            say("preparing quicker starts (once for this Java and these jars)")
+            say("preparing faster starts (once for this Java and these jars)")
             return _whole(folder, key) or _make(folder, key, java, jars)
     return None
 
 
 def use(archive: Path) -> str:
-    """The JVM options that start with an archive, and quietly without it where it does not fit."""
+    """The JVM options to start with an archive, and silently without it if it does not fit."""
     return f'-XX:SharedArchiveFile="{archive}" -Xshare:auto -Xlog:cds*=off -Xlog:class+path=off'
 
 
 def record(archive: Path) -> str:
-    """The JVM options that leave an archive behind at exit, for a JVM that does nothing else: compiled lightly."""
+    """The JVM options to write an archive at exit, for a JVM started only for that: with the fast compiler alone."""
     return f'-XX:ArchiveClassesAtExit="{archive}" -Xlog:cds*=off -XX:TieredStopAtLevel=1'
 
 
 def discard(archive: Path) -> None:
-    """Remove an archive that is old, or with which the JVM did not start. The next start may make another."""
+    """Remove an archive that is old, or with which the JVM did not start. The next start may create another."""
     with suppress(OSError):
         archive.unlink()
 
 
 def _failed(folder: Path, key: str) -> Path:
-    """The mark of a machine where no archive can be made: trying takes long, so it is tried once."""
+    """A marker file on machines where no archive can be created: an attempt takes long, so it is made once."""
     return folder / f"{key}.failed"
 
 
 def _whole(folder: Path, key: str) -> Path | None:
-    """An archive as long as its name says: a copy that was cut short is none."""
+    """The archive whose size is the one in its name, which excludes incomplete copies; None if there is none."""
     for found in folder.glob(f"{key}-*.jsa"):
         with suppress(OSError):
             if found.stem == f"{key}-{found.stat().st_size}":
@@ -94,7 +97,7 @@ def _make(folder: Path, key: str, java: Java, jars: Sequence[Path]) -> Path | No
 
 
 def _key(java: Java, jars: Iterable[Path]) -> str:
-    """A name for this Java and this class path, with what the JVM compares: each jar's place, size and time."""
+    """A hash of this Java and this class path, with what the JVM compares: each jar's path, size and time."""
     facts = [java.build, str(java.home), pyspark.__version__]
     for jar in jars:
         stat = jar.stat()

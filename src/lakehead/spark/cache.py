@@ -1,4 +1,4 @@
-"""Folders and files that processes make together: under a lock that dies with its holder, into place by one rename."""
+"""A cache shared by processes: entries are created under a file lock, and appear complete by one rename."""
 
 import fcntl
 import shutil
@@ -12,9 +12,9 @@ from lakehead.errors import Misconfigured
 
 @contextmanager
 def locked(target: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock for making a target, and say whether we do: only without `wait` may somebody else have it.
+    """Hold the lock for creating a target. Yields whether we hold it, which is always true with `wait`.
 
-    Raises `Misconfigured` where the cache cannot be written.
+    The lock ends with its process. Raises `Misconfigured` if the cache cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -35,12 +35,15 @@ def locked(target: Path, *, wait: bool) -> Iterator[bool]:
 
 @contextmanager
 def workshop(target: Path) -> Iterator[Path]:
-    """An empty folder beside the target to make it in. Needs the target's lock, and sweeps what the dead left there."""
+    """An empty temporary folder next to the target, to create it in. Call it with the target's lock.
+
+    Removes what killed processes left there.
+    """
     start = f".{target.name}.making-"
     for left in target.parent.glob(f"{start}*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = Path(mkdtemp(prefix=start, dir=target.parent))
-    folder.chmod(0o755)  # a cache made while an image is built is read by whoever runs it
+    folder.chmod(0o755)  # a cache created while an image is built is read by other users who run it
     try:
         yield folder
     finally:

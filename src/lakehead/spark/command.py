@@ -1,4 +1,4 @@
-"""The command that starts the driver's JVM: Java itself where tasks run in it, Spark's own script for a cluster."""
+"""The command that starts the driver's JVM: `java` itself for a local master, `spark-submit` for a cluster."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from lakehead.spark.java import Java
 SPARK_HOME = Path(pyspark.__file__).parent
 SCALA = "2.13"
 
-# Where one of these is set, the class path or the options are more than ours, and Spark's script knows how.
+# If one of these is set, it adds to the class path or the options, which only Spark's script handles.
 SCRIPTS_OWN = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS", "YARN_CONF_DIR")
 
 OPENED = (
@@ -33,8 +33,8 @@ OPENED = (
     "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 )
-# What Spark's script gives to every JVM, but for the incubating vectors: only machine learning has a use for them, and
-# with another set of modules than the usual one Java cannot start from its own archive of modules.
+# The options of Spark's script, except the incubating vector module: only machine learning uses it, and with a
+# non-default set of modules Java cannot start from its own archive of modules.
 SPARKS_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
@@ -48,12 +48,12 @@ SPARKS_OPTIONS = (
 
 
 def command_for(java: Java, conf: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """The command for what a JVM must know when it starts. Everybody on the machine can read it: no secrets."""
+    """The command that starts a JVM with this configuration. All users of the machine can read it: no secrets."""
     local = conf["spark.master"].startswith("local") and not conf["spark.master"].startswith("local-cluster")
     if not local or LIBRARY_PATH in conf or any(environment.get(name) for name in SCRIPTS_OWN):
         given = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         return [str(SPARK_HOME / "bin" / "spark-submit"), *given, "pyspark-shell"]
-    # The script starts a JVM only to print this command, and the class that it names reads arguments that we know.
+    # The script would start another JVM just to print this command.
     return [
         str(java.command),
         *("-cp", class_path(conf[CLASS_PATH])),
@@ -65,19 +65,19 @@ def command_for(java: Java, conf: Mapping[str, str], environment: Mapping[str, s
 
 
 def environment_for(java: Java, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables for either command: this Java and this Spark, whatever else is on the machine."""
+    """The environment for either command: it selects this Java and this Spark."""
     return {
         **inherited,
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_SCALA_VERSION": SCALA,
         "SPARK_CONNECT_MODE": "0",
-        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1",  # the script's own JVM lives for a blink
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1",  # the script's own JVM is short-lived
     }
 
 
 def class_path(first: str) -> str:
-    """Our jars and Spark's, in the order of Spark's script, so that one class-data archive fits both ways to start."""
+    """Our jars and Spark's, in the order of Spark's script, so that one CDS archive fits both commands."""
     jars = SPARK_HOME / "jars"
     return os.pathsep.join(
         [first, str(SPARK_HOME / "conf"), *map(str, sorted(jars.glob("slf4j-api-*.jar"))), f"{jars}/*"]

@@ -1,4 +1,4 @@
-"""Settings as Spark spells them."""
+"""The Spark configuration of a session."""
 
 import os
 import re
@@ -20,10 +20,10 @@ LIBRARY_PATH = "spark.driver.extraLibraryPath"
 REDACTED = "spark.redaction.regex"
 HADOOP = "spark.hadoop."
 
-# Spark's own does not know Iceberg's and the clouds' words.
+# Spark's own pattern does not match the secret settings of Iceberg and of the clouds.
 _HIDDEN = "(?i)secret|password|passphrase|token|credential|(access|account|private|shared|api)[._-]?key"
 
-# Joined with ours where somebody sets them too, instead of replacing ours.
+# A user's value for these is appended to ours instead of replacing it.
 _JOINED = {
     CLASS_PATH: os.pathsep,
     JAVA_OPTIONS: " ",
@@ -33,7 +33,7 @@ _JOINED = {
     REDACTED: "|",
 }
 AT_LAUNCH = (CLASS_PATH, JAVA_OPTIONS, DRIVER_MEMORY, LIBRARY_PATH, "spark.master")
-"""What stands on the command line of the JVM, which everybody on the machine can read."""
+"""The settings on the command line of the JVM, which all users of the machine can read."""
 
 
 def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | None) -> dict[str, str]:
@@ -56,10 +56,10 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what every reader of Parquet knows
     }
     if settings.is_local:
-        # No need to be seen from outside, nor to depend on what the machine's name resolves to.
+        # Not reachable from outside, and independent of what the machine's name resolves to.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Spark's 200 are for a cluster: with two cores, expiring a few snapshots takes four times as long with them,
-        # and merging into three million rows a third longer with 16 than with 4.
+        # Spark's default of 200 is for a cluster: with two cores, expiring a few snapshots takes four times as long
+        # with it, and merging into three million rows takes a third longer with 16 than with 4.
         conf["spark.sql.shuffle.partitions"] = str(2 * _cores(settings.master))
         if settings.python is None:
             conf["spark.python.daemon.module"] = "lakehead.spark.workers"
@@ -68,7 +68,7 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
     for name, properties in settings.all_catalogs.items():
         prefix = catalog_prefix(name)
         conf[prefix] = CATALOG
-        conf[f"{prefix}.cache-enabled"] = "false"  # or a session goes on with a head that others have moved
+        conf[f"{prefix}.cache-enabled"] = "false"  # a session would otherwise use an outdated head
         conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
     for key, value in settings.conf.items():
         conf[key] = f"{conf[key]}{_JOINED[key]}{value}" if key in _JOINED and conf.get(key) else value
@@ -76,7 +76,7 @@ def session_conf(settings: SparkSettings, jars: Sequence[Path], archive: Path | 
 
 
 def launch_conf(conf: dict[str, str]) -> dict[str, str]:
-    """The part that the JVM must know when it starts. It stands on a command line: nothing secret is in it."""
+    """The settings that the JVM needs when it starts. They are on its command line, so they contain no secrets."""
     return {key: conf[key] for key in AT_LAUNCH if key in conf}
 
 
@@ -86,12 +86,12 @@ def _java_options(archive: Path | None) -> str:
 
 
 def _exactly(key: str) -> str:
-    """What matches a setting alone; Hadoop's are also shown without what Spark puts before them."""
+    """A pattern for exactly this setting; Hadoop's settings are also shown without Spark's prefix."""
     bare = key.removeprefix(HADOOP)
     return f"^{f'({re.escape(HADOOP)})?' if bare != key else ''}{re.escape(bare)}$"
 
 
 def _cores(master: str) -> int:
-    """How many tasks a local master runs side by side."""
+    """How many tasks a local master runs in parallel."""
     named = re.fullmatch(r"local\[(\d+).*\]", master)
     return int(named[1]) if named else 1 if master == "local" else os.cpu_count() or 1

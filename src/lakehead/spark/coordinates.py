@@ -1,4 +1,4 @@
-"""Which jars a session needs: the one list of Maven coordinates."""
+"""The Maven coordinates of the jars that a session needs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def needed(settings: SparkSettings) -> tuple[Coordinate, ...]:
 
 
 def driver(url: str) -> str | None:
-    """The coordinate of the JDBC driver that serves a URL, where we know one."""
+    """The coordinate of the JDBC driver for a URL; None if it is unknown."""
     return next((coordinate for start, coordinate in DRIVERS.items() if url.startswith(start)), None)
 
 

@@ -1,7 +1,7 @@
-"""Jars from Maven repositories, fetched by the Ivy that comes with Spark.
+"""Fetches jars from Maven repositories with the Ivy that comes with Spark.
 
-It runs in a short-lived JVM of its own, with nothing but Ivy on its class path (0.6 s when nothing is to be fetched),
-and what it prints stays here.
+Ivy runs in a short-lived JVM, with only Ivy on its class path (0.6 s if nothing is to be fetched). Its output is not
+shown.
 """
 
 import re
@@ -21,8 +21,8 @@ CONNECT_SECONDS = 10
 READ_SECONDS = 60
 FETCH_SECONDS = 1800
 
-# What Spark brings itself: on the class path before Spark's own, another version would break it.
-SPARKS_OWN = (
+# Provided by Spark: another version on the class path before Spark's own would break it.
+PROVIDED_BY_SPARK = (
     "com.google.protobuf",
     "org.apache.spark",
     "org.apache.hadoop",
@@ -44,9 +44,9 @@ _NO_ANSWER = re.compile(
 
 
 def fetch(coordinates: Sequence[Coordinate], repositories: Sequence[str], java: Java, *, into: Path, ivy: Path) -> None:
-    """Fetch the jars of all coordinates, and of what they depend on, into a folder; `ivy` is Ivy's own cache.
+    """Fetch the jars of all coordinates and their dependencies into a folder; `ivy` is Ivy's own cache.
 
-    `Misconfigured` names a coordinate that no repository has; `Unavailable` means that none could be reached.
+    Raises `Misconfigured` for a coordinate that no repository has, and `Unavailable` if none could be reached.
     """
     module, rules = into / "ivy.xml", into / "ivysettings.xml"
     module.write_text(_module(coordinates))
@@ -91,7 +91,7 @@ def fetch(coordinates: Sequence[Coordinate], repositories: Sequence[str], java: 
 def failure(
     printed: str, coordinates: Sequence[Coordinate], repositories: Sequence[str]
 ) -> Misconfigured | Unavailable:
-    """What Ivy's report of a failure means for whoever asked."""
+    """The error for Ivy's report of a failure."""
     names = [":".join(found) for found in [*_NOT_FOUND.findall(printed), *_NOT_FETCHED.findall(printed)]]
     missing = _join(dict.fromkeys(names)) or _join(coordinates)
     if _NO_ANSWER.search(printed):
@@ -108,7 +108,7 @@ def _module(coordinates: Sequence[Coordinate]) -> str:
         'force="true" conf="default->default"/>'
         for each in coordinates
     )
-    left_out = "".join(f"<exclude org={quoteattr(group)}/>" for group in SPARKS_OWN)
+    left_out = "".join(f"<exclude org={quoteattr(group)}/>" for group in PROVIDED_BY_SPARK)
     return (
         '<ivy-module version="2.0"><info organisation="lakehead" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
@@ -138,7 +138,7 @@ def _ivy_jar() -> Path:
 
 
 def _said(repositories: Iterable[str]) -> str:
-    """The repositories without the user and the password that an address may hold."""
+    """The repositories, without the user and password that an address may contain."""
     return _join(re.sub("//[^/]*@", "//", url) for url in repositories)
 
 

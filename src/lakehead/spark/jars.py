@@ -1,4 +1,4 @@
-"""The jars of a session: from a folder that somebody filled, or fetched once into the cache."""
+"""The jars of a session: from a folder that the user provides, or fetched once into the cache."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ Say = Callable[[str], None]
 
 
 def jars_for(settings: SparkSettings, java: Java, *, say: Say) -> tuple[Path, ...]:
-    """Every jar for the class path, fetched if this machine does not have them yet.
+    """Every jar for the class path, fetched if they are not in the cache.
 
-    Processes that start at once fetch once. A set that is in the cache is complete, or it is fetched again.
+    Processes that start at the same time fetch them once. An incomplete set in the cache is fetched again.
     """
     wanted = needed(settings)
     if settings.jar_folder is not None:
@@ -43,7 +43,7 @@ def jars_for(settings: SparkSettings, java: Java, *, say: Say) -> tuple[Path, ..
 
 
 def _complete(home: Path) -> tuple[Path, ...]:
-    """The jars of a fetched set, or none if one of them is missing or not of its size."""
+    """The jars of a fetched set; empty if one of them is missing or has another size."""
     try:
         sizes: dict[str, int] = json.loads((home / CONTENTS).read_text())
         whole = all((home / name).stat().st_size == size for name, size in sizes.items())
@@ -57,8 +57,8 @@ def _given(folder: Path, wanted: Sequence[Coordinate]) -> tuple[Path, ...]:
     missing = [each for each in wanted if not any(f"{each.artifact}-" in jar.name for jar in jars)]
     if missing:
         raise Misconfigured(
-            f"The jar folder {folder} has no jar of {', '.join(map(str, missing))}. Put it there, or set no jar folder "
-            "so that jars are fetched."
+            f"The jar folder {folder} has no jar of {', '.join(map(str, missing))}. Put it there, or unset the jar "
+            "folder so that jars are fetched."
         )
     return jars
 

@@ -1,4 +1,4 @@
-"""The Java that Spark will run on, found and asked before Spark is started."""
+"""Finds the Java for Spark, and checks its version before Spark is started."""
 
 import re
 import shutil
@@ -23,13 +23,13 @@ _PROPERTY = re.compile(r"^\s+([\w.]+) = (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that answered, and is new enough."""
+    """A Java that works and is new enough."""
 
     home: Path
     version: str
-    """As it calls itself, for people: `17.0.15`."""
+    """For messages: `17.0.15`."""
     build: str
-    """What tells one build of the virtual machine from another."""
+    """Identifies the build of the virtual machine."""
 
     @property
     def command(self) -> Path:
@@ -38,7 +38,7 @@ class Java:
 
 
 def find_java(settings: SparkSettings) -> Java:
-    """The Java of the settings, or the first on the path; `Misconfigured` if there is none or it is too old."""
+    """The Java of the settings, or the first on the path. Raises `Misconfigured` if there is none or it is too old."""
     command = _command(settings)
     try:
         asked = subprocess.run(  # noqa: S603 - what the settings name
@@ -56,16 +56,16 @@ def find_java(settings: SparkSettings) -> Java:
 
 
 def read_answer(command: Path, answer: str) -> Java:
-    """What `java -XshowSettings:properties -version` says, as a record; `Misconfigured` if that is not enough."""
-    said = dict(_PROPERTY.findall(answer))
-    version = said.get("java.version", "")
-    if "java.home" not in said or not version:
-        heard = " ".join(answer.split())[:200] or "nothing"
-        raise Misconfigured(f"{command} does not answer as Java does; it said: {heard}. {INSTALL}")
+    """Parse the output of `java -XshowSettings:properties -version`. Raises `Misconfigured` if it is not Java's."""
+    properties = dict(_PROPERTY.findall(answer))
+    version = properties.get("java.version", "")
+    if "java.home" not in properties or not version:
+        output = " ".join(answer.split())[:200] or "nothing"
+        raise Misconfigured(f"{command} does not answer as Java does; it said: {output}. {INSTALL}")
     if _major(version) < OLDEST:
         raise Misconfigured(f"{command} is Java {version}, which is too old. {INSTALL}")
-    build = " ".join(said.get(key, "") for key in ("java.vm.name", "java.vm.version", "java.vm.vendor", "os.arch"))
-    return Java(Path(said["java.home"]), version, build)
+    names = ("java.vm.name", "java.vm.version", "java.vm.vendor", "os.arch")
+    return Java(Path(properties["java.home"]), version, " ".join(properties.get(name, "") for name in names))
 
 
 def _command(settings: SparkSettings) -> Path:

@@ -1,4 +1,4 @@
-"""Whose job it is: a session for each thread, and a job group for each table."""
+"""Spark jobs of tables: a session for each thread, and a job group for each table."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -25,17 +25,17 @@ PINNED = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
 }
-"""What our statements mean depends on these, whatever somebody has set for the queries of their own."""
+"""Our statements depend on these, so they override what a user has set."""
 
 UNSET = ("spark.wap.branch", "spark.wap.id")
-"""Iceberg would take what we write elsewhere."""
+"""With these, Iceberg would write to another branch."""
 
 
 class ThreadSessions:
-    """A session of its own for each thread that asks: what one sets (snapshot properties) the others do not see.
+    """A separate session for each thread, so that settings of one, like snapshot properties, do not affect others.
 
-    They share the context, its executors and its configuration as it was at the start, but for what our statements
-    depend on. A thread's session goes with it.
+    They share the context, its executors and its initial configuration, except for the settings that our statements
+    depend on. A thread's session is released with the thread.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -43,7 +43,7 @@ class ThreadSessions:
         self._threads = threading.local()
 
     def mine(self) -> SparkSession:
-        """This thread's session, made when it first asks."""
+        """This thread's session, created at its first call."""
         mine: SparkSession | None = getattr(self._threads, "session", None)
         if mine is None:
             mine = self._threads.session = _pinned(self._session.newSession())
@@ -60,9 +60,9 @@ def _pinned(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def job_group(session: SparkSession, group: str, description: str, *, pool: str | None = None) -> Iterator[None]:
-    """Run this thread's jobs under a group and a description, in a fair pool of the group's own or the one named.
+    """Run this thread's jobs under a group and a description, in the given fair pool or one for the group.
 
-    Afterwards the thread is as it was, whatever happened. `cancel_group` stops them from any thread.
+    Afterwards the thread's properties are restored. `cancel_group` stops the jobs from any thread.
     """
     context = session.sparkContext
     wanted = {GROUP: group, DESCRIPTION: description, INTERRUPT: "true", POOL: pool or group}
@@ -73,13 +73,13 @@ def job_group(session: SparkSession, group: str, description: str, *, pool: str 
         yield
     finally:
         for key, earlier in before.items():
-            context.setLocalProperty(key, earlier)  # type: ignore[arg-type] # None takes it away
+            context.setLocalProperty(key, earlier)  # type: ignore[arg-type] # None removes it
 
 
 def group_progress(session: SparkSession) -> Callable[[], object]:
-    """Tells how far the jobs of this thread's group are: another value whenever one begins, or one of its tasks ends.
+    """A function for the progress of this thread's job group: its value changes when a job starts or a task ends.
 
-    Any thread may ask. The answer is None where Spark does not give one.
+    Any thread may call it. It returns None if Spark does not answer.
     """
     context = session.sparkContext
     group, tracker = context.getLocalProperty(GROUP), context.statusTracker()
@@ -87,9 +87,9 @@ def group_progress(session: SparkSession) -> Callable[[], object]:
 
 
 def all_progress(session: SparkSession) -> Callable[[], object]:
-    """As `group_progress`, of all jobs that run in the session's Spark, whatever their group.
+    """Like `group_progress`, for all jobs of the session's Spark context, in any group.
 
-    For a process with one piece of work, part of which Iceberg's procedures do: their jobs have groups of their own.
+    For a process that does one thing, partly through Iceberg's procedures, whose jobs have groups of their own.
     """
     tracker = session.sparkContext.statusTracker()
     return lambda: _progress(tracker, tracker.getActiveJobsIds)
@@ -107,6 +107,6 @@ def _progress(tracker: StatusTracker, ids: Callable[[], Iterable[int]]) -> objec
 
 
 def cancel_group(session: SparkSession, group: str) -> None:
-    """Cancel the group's running jobs, and those that its thread would start next: a group's name is used once."""
-    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark offers only the half for running jobs
+    """Cancel the group's running jobs, and those that it would start later, so a group's name must not be reused."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark's own method cancels only running jobs
     context.cancelJobGroupAndFutureJobs(group)

@@ -1,4 +1,4 @@
-"""The driver's JVM: started, connected to, and with everything it prints in our hands."""
+"""Starts the driver's JVM, connects to it, and captures its output."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ PY4J = str(Path(py4j.__file__).parent)
 EXIT_SECONDS = 60
 LOOK_SECONDS = 0.01
 HELD_LINES = 1000
-TOLD_CHARACTERS = 500
+LONGEST_TEXT = 500
 CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 START_NOISE = (
     b"WARNING: Using incubator modules: ",  # Spark's script asks for them
@@ -36,7 +36,7 @@ START_NOISE = (
     b"Picked up _JAVA_OPTIONS: ",
     b"NOTE: Picked up JDK_JAVA_OPTIONS: ",
 )
-# The short names by which PySpark calls Java.
+# The Java names that PySpark uses without their packages.
 IMPORTS = (
     "org.apache.spark.SparkConf",
     "org.apache.spark.api.java.*",
@@ -55,11 +55,11 @@ IMPORTS = (
 
 
 class NotStarted(Misconfigured):
-    """The JVM did not come up, or went down before a session was there."""
+    """The JVM did not start, or ended before its session was created."""
 
 
 class Output:
-    """What a JVM prints, on either of its outputs: held while it starts, then passed on to our standard error."""
+    """The standard output and error of a JVM: held while it starts, then passed on to our standard error."""
 
     def __init__(self) -> None:
         reading, self.writing = os.pipe()
@@ -80,18 +80,18 @@ class Output:
                         self._held.append(line)
 
     def pass_on(self) -> None:
-        """Let out what was held, and from now on everything at once."""
+        """Pass on the held output, and from now on every line at once."""
         with self._lock:
             if self._held:
                 _to_standard_error(b"".join(self._held))
             self._held = None
 
-    def told(self) -> str:
-        """What a JVM that has ended said and was held, on one line and not too long."""
+    def text(self) -> str:
+        """The held output of a JVM that has ended, on one line and shortened."""
         self._reader.join(EXIT_SECONDS)
         with self._lock:
             words = b" ".join(self._held or ()).decode(errors="replace").split()
-        return " ".join(words)[:TOLD_CHARACTERS].rstrip(".") or "nothing"
+        return " ".join(words)[:LONGEST_TEXT].rstrip(".") or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,18 @@ class Jvm:
 
     @classmethod
     def launch(cls, java: Java, conf: Mapping[str, str]) -> "Jvm":
-        """Start one. `conf` stands on its command line, which everybody on the machine can read: no secrets.
+        """Start a JVM. `conf` is on its command line, which all users of the machine can read: no secrets.
 
-        Nothing that it prints is passed on until `output.pass_on` is called. Raises `NotStarted` with its last words.
+        Its output is held until `output.pass_on` is called. Raises `NotStarted` with the output if it does not start.
         """
-        inherited = os.environ  # noqa: TID251 - a child has our environment, as any does
+        inherited = os.environ  # noqa: TID251 - a child process inherits our environment
         output = Output()
         with tempfile.TemporaryDirectory(prefix="lakehead-jvm-") as folder:
             connection = Path(folder) / "connection"
             process = subprocess.Popen(  # noqa: S603 - the Java that was found, or Spark's own script
                 command_for(java, conf, inherited),
                 env=environment_for(java, inherited) | {CONNECTION: str(connection)},
-                stdin=subprocess.PIPE,  # it ends when this closes, so also when we die
+                stdin=subprocess.PIPE,  # the JVM ends when this closes, so also when we die
                 stdout=output.writing,
                 stderr=output.writing,
                 preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - it takes no lock
@@ -129,17 +129,17 @@ class Jvm:
 
 
 DEATH_SECONDS = 1.0
-"""How long a JVM whose connections broke is given to be gone."""
+"""How long to wait for a JVM to end after its connections broke."""
 
 
 class SparkDied(Unavailable):
-    """The JVM has ended under its session. What was not published is not there; the next run does it."""
+    """The JVM has ended while its session was in use. What was not published is lost; run it again."""
 
 
 def death_of(gateway: JavaGateway | None, *, within: float = 0.0) -> SparkDied | None:
-    """How the JVM of a gateway has ended, as a sentence. None while it runs, or if this process has not started it.
+    """The error for a JVM that has ended. None while it runs, or if this process did not start it.
 
-    Its connections break a moment before it is gone: whoever met one waits for `within` seconds.
+    Connections break a moment before the process ends, so after a broken one wait for `within` seconds.
     """
     process = getattr(gateway, "proc", None)
     if process is None or not _has_ended(process, within=within):
@@ -161,7 +161,7 @@ def death_of(gateway: JavaGateway | None, *, within: float = 0.0) -> SparkDied |
 
 
 def end_jvm(gateway: JavaGateway) -> None:
-    """End the JVM of a gateway, and wait until it is gone: what it writes at its end is then written."""
+    """End the JVM of a gateway, and wait for it, so that everything it writes at exit is written."""
     with suppress(Py4JError, OSError):  # it may have ended by itself
         gateway.shutdown()
     _end(gateway.proc)
@@ -169,16 +169,16 @@ def end_jvm(gateway: JavaGateway) -> None:
 
 def forget_jvm() -> None:
     """Make PySpark forget a JVM that has ended, so that this process can start another."""
-    SparkContext._gateway = None  # noqa: SLF001 - PySpark has no word for it
-    SparkContext._jvm = None  # noqa: SLF001 - nor for this
+    SparkContext._gateway = None  # noqa: SLF001 - PySpark has no public way
+    SparkContext._jvm = None  # noqa: SLF001 - as above
 
 
 def _await_connection(process: "subprocess.Popen[bytes]", written: Path, output: Output) -> tuple[int, str]:
-    """The port and the secret that the JVM writes when it is ready to be called."""
+    """The port and the secret that the JVM writes when it is ready for calls."""
     while not written.is_file():
         if _has_ended(process, within=LOOK_SECONDS):
             raise NotStarted(
-                f"Spark's JVM did not start; it said: {output.told()}. Check Java, the driver's memory and the Java "
+                f"Spark's JVM did not start; it said: {output.text()}. Check Java, the driver's memory and the Java "
                 "options; `lakehead doctor` tries it step by step."
             )
     content = written.read_bytes()
@@ -187,8 +187,8 @@ def _await_connection(process: "subprocess.Popen[bytes]", written: Path, output:
 
 
 def _connected(process: "subprocess.Popen[bytes]", port: int, secret: str) -> ClientServer:
-    """A gateway as PySpark wants it, whose Java side has a thread for each of ours."""
-    # Py4J logs each lost connection with its stack, by its own logger or by the root, though it raises an error too.
+    """A gateway for PySpark, with a Java thread for each Python thread."""
+    # Py4J logs each lost connection with a stack trace, to its own or the root logger, although it raises an error too.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
     logging.getLogger().addFilter(_is_not_of_py4j)
     gateway = ClientServer(
@@ -222,7 +222,7 @@ def _has_ended(process: "subprocess.Popen[bytes]", *, within: float) -> bool:
 
 
 def _ignore_interrupts() -> None:
-    """An interrupt from the keyboard is for Python, which ends the JVM in order."""
+    """Ignore Ctrl-C in the JVM: Python handles it and ends the JVM in order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

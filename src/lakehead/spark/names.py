@@ -1,4 +1,4 @@
-"""Names in Spark's SQL."""
+"""Quoting of names and texts for Spark SQL."""
 
 import re
 
@@ -6,21 +6,21 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(*words: str) -> str:
-    """A column's name, or a table's with all that stands before it."""
+    """A column's name, or a table's with its catalog and namespace, in backticks."""
     return ".".join(f"`{word.replace('`', '``')}`" for word in words)
 
 
 def readable(*words: str) -> str:
-    """The same for people: only what Spark does not read without backticks has them."""
+    """The same for messages: with backticks only where Spark needs them."""
     return ".".join(word if _PLAIN.fullmatch(word) else quoted(word) for word in words)
 
 
 def text(value: str) -> str:
-    """A value as SQL's text."""
+    """A value as a SQL string literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def argument(table: str) -> str:
-    """The table `namespace.table` as an argument of a procedure, which parses the text that it is given."""
+    """The table `namespace.table` as a string literal for a procedure, which parses it as a name."""
     return text(readable(*table.split(".")))

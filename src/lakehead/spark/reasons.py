@@ -1,4 +1,4 @@
-"""Why Spark refused, from its exceptions of many lines, in words that fit into a sentence."""
+"""Shortens Spark's exceptions to one line, for messages."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,11 +11,11 @@ LONGEST = 400
 DEEPEST = 20
 
 SPARKS_ERRORS = (PySparkException, Py4JError)
-"""What PySpark raises when Spark refuses or is gone."""
+"""What PySpark raises if Spark fails or has ended."""
 
 
 def reason_of(error: BaseException) -> str:
-    """What an exception says, and what its innermost cause says if that is more, on one line and not too long."""
+    """An exception's message, and that of its innermost cause if it adds something, on one line and shortened."""
     if not isinstance(error, Py4JJavaError):
         return _line(str(error)) or type(error).__name__
     said = [_line(str(each.toString())) for each in islice(_causes(error.java_exception), DEEPEST)]
@@ -30,6 +30,6 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def _line(text: str) -> str:
-    """The first line that says something, without Java's stack and the full stop."""
+    """The first non-empty line, without Java's stack trace and the full stop."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first[:LONGEST].rstrip(".")

@@ -1,4 +1,4 @@
-"""The one place where a Spark session is built."""
+"""Builds and stops Spark sessions."""
 
 import socket
 import sys
@@ -24,17 +24,17 @@ from lakehead.spark.shipping import pack
 
 
 def silent(_: str) -> None:
-    """Say nothing."""
+    """Ignore the message."""
 
 
 def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession:
-    """Start Spark as the settings say. `say` hears of work that is done only once and takes long.
+    """Start Spark with these settings. `say` is called with a message before work that is done once and takes long.
 
-    A process has one at a time; `stop_session` ends it. Java and jars are looked at before anything is started, and
-    what is wrong with them, or with the start, is one sentence.
+    A process can have one session at a time; `stop_session` ends it. Java and the jars are checked before anything is
+    started. Raises `Misconfigured` or `Unavailable` with a one-sentence message.
     """
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - asking the class in public would start one
-        raise Misconfigured("This process has a Spark session already. Stop it before another one is built.")
+        raise Misconfigured("This process has a Spark session already. Stop it before you build another one.")
     java = find_java(settings)
     jars = jars_for(settings, java, say=say)
     archive = archive_for(settings, java, jars, say=say)
@@ -45,7 +45,7 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
     try:
         return start(settings, java, session_conf(settings, jars, archive))
     except NotStarted:
-        # An archive must never be the reason. If it was not, the same error comes again and the archive stays.
+        # An archive must not prevent a start. If it was not the cause, the same error is raised again and it is kept.
         session = start(settings, java, session_conf(settings, jars, None))
         discard(archive)
         return session
@@ -64,17 +64,17 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _forget_session(session: SparkSession) -> None:
-    """Do what remains of stopping a session whose JVM is gone; PySpark asks it to do the rest."""
-    session.sparkContext._jsc = None  # noqa: SLF001 - nobody is there to be asked
+    """Stop a session whose JVM has ended, without the calls that PySpark would make to the JVM."""
+    session.sparkContext._jsc = None  # noqa: SLF001 - the JVM cannot be called any more
     session.sparkContext.stop()
     SparkSession._instantiatedSession = None  # noqa: SLF001 - what `SparkSession.stop` does last
     SparkSession._activeSession = None  # noqa: SLF001 - as above
 
 
 def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSession:
-    """Start a JVM and a session in it with exactly this configuration; if that fails, leave no JVM behind.
+    """Start a JVM and a session in it with exactly this configuration. If that fails, the JVM is ended.
 
-    Raises `NotStarted` where the JVM failed, and `Misconfigured` where it refused the configuration.
+    Raises `NotStarted` if the JVM failed, and `Misconfigured` if it refused the configuration.
     """
     jvm = Jvm.launch(java, launch_conf(conf))
     given = SparkConf(loadDefaults=False)
@@ -87,22 +87,22 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
         folder = Path(context._temp_dir)  # noqa: SLF001 - the one that ends with it
         if not settings.is_local:
             context.addPyFile(str(pack(folder)))
-        elif settings.python is None:  # with workers of ours, which end without a word
+        elif settings.python is None:  # with our own workers, which end silently
             _meet_workers_in(folder.parent, context)
         session = SparkSession.builder.getOrCreate()
     except BaseException as error:
         reason = reason_of(error)  # asks the JVM
         _stop(jvm)
         if isinstance(error, (*SPARKS_ERRORS, ConnectionError, EOFError)):
-            raise _refusal(error, reason, settings.master, jvm.output.told()) from error
+            raise _refusal(error, reason, settings.master, jvm.output.text()) from error
         raise
     jvm.output.pass_on()
     return session
 
 
 def _say_nothing_after_death(context: SparkContext, jvm: Jvm) -> None:
-    """Let PySpark's server of accumulators print no stack of a connection that the JVM's death has broken."""
-    server = context._accumulatorServer  # noqa: SLF001 - PySpark has no word for it
+    """Keep PySpark's accumulator server from printing a stack trace of a connection that the JVM's death broke."""
+    server = context._accumulatorServer  # noqa: SLF001 - PySpark has no public way
     print_error = server.handle_error
 
     def handle_error(request: Any, address: Any) -> None:
@@ -113,10 +113,10 @@ def _say_nothing_after_death(context: SparkContext, jvm: Jvm) -> None:
 
 
 def _meet_workers_in(folder: Path, context: SparkContext) -> None:
-    """Let the JVM and its Python workers talk through files in a folder that nobody else may enter.
+    """Let the JVM and its Python workers communicate through Unix sockets in a private folder.
 
-    By TCP each waits for the other's acknowledgements, and a small job takes twice as long. It stays so where the
-    folder's path is too long for a socket, or its file system has none.
+    Over TCP each waits for the other's acknowledgements, and a small job takes twice as long. TCP is still used if the
+    folder's path is too long for a socket, or its file system does not support them.
     """
     trial = folder / f".{UUID(int=0)}.sock"  # as long as Spark's own names
     try:
@@ -130,21 +130,21 @@ def _meet_workers_in(folder: Path, context: SparkContext) -> None:
     conf.set("spark.python.unix.domain.socket.enabled", "true")
 
 
-def _refusal(error: BaseException, reason: str, master: str, told: str) -> Misconfigured:
-    """What an error of Spark's while it starts means, in one sentence."""
+def _refusal(error: BaseException, reason: str, master: str, output: str) -> Misconfigured:
+    """The error of ours for an error of Spark's start; `output` is what the JVM printed."""
     advice = "Check the master, the memory and the other settings; `lakehead doctor` tries a local session."
     if not isinstance(error, Py4JJavaError | PySparkException):  # the latter once this process has had a session
-        return NotStarted(f"Spark's JVM ended while it started on {master}; it said: {told}. {advice}")
-    if "stopped SparkContext" in reason:  # by itself, and why it told nobody but its log
-        reason = told
+        return NotStarted(f"Spark's JVM ended while it started on {master}; it said: {output}. {advice}")
+    if "stopped SparkContext" in reason:  # it stopped itself, and only its log says why
+        reason = output
     said = f"Spark did not start on {master}: {reason}. {advice}"
-    # A class that cannot be loaded may be the fault of an archive, an exception cannot.
+    # An archive may be the cause of a Java Error, such as a class that cannot be loaded, but not of an exception.
     return NotStarted(said) if "Error" in reason.partition(":")[0] else Misconfigured(said)
 
 
 def _stop(jvm: Jvm) -> None:
-    """Take down what a failed start has left, whatever state it is in."""
-    context = SparkContext._active_spark_context  # noqa: SLF001 - asking in public would start one
+    """Stop what a failed start has left running, in any state."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - the public method would start one
     with suppress(Exception):
         if context is not None:
             context.stop()

@@ -1,4 +1,4 @@
-"""What a Spark session is built from."""
+"""The settings of a Spark session."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from lakehead.errors import Misconfigured
 
 CENTRAL = "Maven Central"
-"""The repository whose address Ivy knows itself."""
+"""The repository whose address is built into Ivy."""
 EMBEDDED = "lake"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,14 +24,14 @@ class SparkSettings:
     """Where the tasks run: `local[*]` is this process's machine, all cores; any Spark master URL."""
 
     app_name: str = "lakehead"
-    """What Spark's own pages and logs call this process."""
+    """The name of this process in Spark's web pages and logs."""
 
     catalogs: Mapping[str, Properties] = field(default_factory=dict, repr=False)
-    """Iceberg catalogs by name, each with Iceberg's own properties, passed through as they are. Default: none, and then
-    there is one named `lake`, embedded in `lakehouse`. Not in `repr`: properties may hold secrets."""
+    """Iceberg catalogs by name, each with Iceberg's own properties, passed unchanged. Default: one named `lake`,
+    embedded in `lakehouse`. Not in `repr`: properties may contain secrets."""
 
     lakehouse: Path = Path("lakehouse")
-    """The folder of the embedded catalog and its warehouse, made at the start; unused when `catalogs` are given.
+    """The folder of the embedded catalog and its warehouse, created at the start; unused if `catalogs` are given.
     Default: `lakehouse` in the working directory."""
 
     jars: tuple[str, ...] = ()
@@ -43,25 +43,25 @@ class SparkSettings:
     hold a password."""
 
     jar_folder: Path | None = None
-    """A folder that holds every jar that is needed: then nothing is fetched. Default: none, jars are fetched once."""
+    """A folder with every jar that is needed; then nothing is fetched. Default: none, jars are fetched once."""
 
     cache_folder: Path = field(default_factory=lambda: Path("~/.cache/lakehead").expanduser())
-    """Where fetched jars and class-data archives are kept, shared by this user's processes.
+    """Where fetched jars and class-data archives are stored, shared by this user's processes.
     Default: `~/.cache/lakehead`."""
 
     class_data_archive: bool = True
-    """Whether a missing class-data archive is made before the first start (up to a minute and 200 MB, once for each
-    Java and class path; afterwards starts take half the time). One that is there is always used.
+    """Whether a missing class-data archive is created before the first start (up to a minute and 200 MB, once for each
+    Java and class path; afterwards starts take half the time). An existing one is always used.
     Default: yes."""
 
     java_home: Path | None = None
     """The Java to use, by its folder. Default: none, the first `java` on the path."""
 
     path: str | None = None
-    """Where `java` is looked for, as in PATH. Default: none, the process's own path."""
+    """Where to look for `java`, as in PATH. Default: none, the process's own path."""
 
     driver_memory: str = "2g"
-    """The most memory of the driver's heap, as Java writes it (`512m`, `2g`). With a local master tasks share it."""
+    """The maximum heap of the driver, in Java's notation (`512m`, `2g`). With a local master tasks share it."""
 
     python: str | None = None
     """The Python that tasks run on, with `pyarrow` and `pandas`; Lakehead is sent to it. Default: none, which is this
@@ -71,11 +71,11 @@ class SparkSettings:
     """Whether Spark's web pages are served while the session lives. Default: no."""
 
     conf: Properties = field(default_factory=dict, repr=False)
-    """Any other Spark setting. It wins over ours; class paths, Java options, extensions and what Spark is not to show
-    are added to ours."""
+    """Any other Spark setting. It overrides ours; class paths, Java options, extensions and redaction patterns are
+    added to ours."""
 
     secret_keys: frozenset[str] = frozenset()
-    """Settings of the session whose values Spark must not show, besides those whose names speak of a secret."""
+    """Settings of the session whose values Spark must redact, besides those whose names look like a secret."""
 
     def __post_init__(self) -> None:
         for name in self.catalogs:
@@ -97,7 +97,7 @@ class SparkSettings:
 
 
 def catalog_prefix(name: str) -> str:
-    """What the settings of a catalog begin with, but for a dot."""
+    """The prefix of a catalog's settings, without the dot."""
     return f"spark.sql.catalog.{name}"
 
 

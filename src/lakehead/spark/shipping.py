@@ -1,4 +1,4 @@
-"""Lakehead itself, as a file that Spark hands to the workers of a cluster."""
+"""Packs Lakehead itself into a file that Spark distributes to the workers of a cluster."""
 
 import zipfile
 from importlib.resources import files
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def pack(folder: Path) -> Path:
-    """A zip of this Lakehead in the folder, for a worker's Python to import from."""
+    """Write a zip of this Lakehead into the folder, from which a worker's Python can import it. Returns its path."""
     package = Path(str(files("lakehead")))
     packed = folder / "lakehead.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:

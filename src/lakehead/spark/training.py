@@ -1,6 +1,6 @@
-"""What a class-data archive learns from: a session that does, in small, what landings do.
+"""Records a class-data archive, by running a session that does a small version of a landing.
 
-Run as a process of its own: `python -m lakehead.spark.training JAVA_HOME ARCHIVE FOLDER JAR…`.
+Runs as a separate process: `python -m lakehead.spark.training JAVA_HOME ARCHIVE FOLDER JAR…`.
 """
 
 import sys
@@ -25,7 +25,7 @@ WORK = (
 
 
 def train(session: SparkSession) -> None:
-    """Run a little of what a first landing needs. More would make a bigger archive, and training take longer."""
+    """Run a small part of what a first landing needs. More would make the archive larger and recording slower."""
     session.range(1000).count()
     session.newSession().createDataFrame(pa.table({"x": [1, 2]})).mapInArrow(_same, "x long").collect()
     for statement in WORK:
@@ -37,7 +37,7 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def main(java_home: str, archive: str, folder: str, *jars: str) -> None:
-    """Train in the folder, and leave the archive behind."""
+    """Run the session in the folder, and write the archive."""
     lakehouse = Path(folder) / "lakehouse"
     lakehouse.mkdir()
     settings = SparkSettings(java_home=Path(java_home), lakehouse=lakehouse)

@@ -1,8 +1,8 @@
 """The process from which Spark forks the Python workers of a local master: `python -m lakehead.spark.workers`.
 
 Spark puts its archives on the path of every worker and makes Python read their directories again before each task,
-which takes longer than a small task. They hold nothing that is not installed here too, so they are taken off the path.
-What tasks need is loaded before the first fork, so that no worker has to load it.
+which takes longer than a small task. Everything in them is also installed here, so they are removed from the path. What
+tasks need is imported before the first fork, so that no worker has to import it.
 """
 
 import gc
@@ -15,7 +15,7 @@ for _path in [path for path, importer in sys.path_importer_cache.items() if isin
     del sys.path_importer_cache[_path]  # these are read again, whether they are on the path or not
 sys.modules.pop("org", None)  # Python's own pickle looks for Jython's, and has found Spark's: it would look there again
 
-# After the path is in order; each for the workers that are forked.
+# After the path is changed; these imports are for the forked workers.
 import pyarrow.parquet  # noqa: E402, F401 - see above
 from pyspark import daemon  # noqa: E402 - see above
 
@@ -23,7 +23,7 @@ _work = daemon.worker
 
 
 def work(connection: socket.socket, authenticated: bool) -> int:  # noqa: FBT001 - as PySpark calls it
-    """Do the next task, or end without a word if there will be none: PySpark's own prints a traceback then."""
+    """Do the next task, or end silently if there will be none: PySpark's own function prints a traceback then."""
     try:
         ended = not connection.recv(1, socket.MSG_PEEK)
     except ConnectionError:
@@ -33,5 +33,5 @@ def work(connection: socket.socket, authenticated: bool) -> int:  # noqa: FBT001
 
 if __name__ == "__main__":
     daemon.worker = work
-    gc.freeze()  # a worker looks for garbage after each task; what was loaded here is none
+    gc.freeze()  # workers collect garbage after each task; this excludes what was imported here
     daemon.manager()  # type: ignore[no-untyped-call] # as above

@@ -1,12 +1,12 @@
-"""Transactions: whole, tried again where that is safe, and unknown where nobody can tell."""
+"""Transactions: atomic, retried where that is safe, with an `OutcomeUnknown` if a commit was not answered."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
-from sqlalchemy import Connection, Engine, Insert, Table
+from sqlalchemy import Connection, Engine, Insert, Table, func
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -14,20 +14,20 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from lakehead.clock import Clock
 from lakehead.errors import DiskFull, LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
+from lakehead.retry import Backoff
 from lakehead.state.faults import Fault, fault_of, first_line
 from lakehead.state.schema import EPOCH, MICROSECOND
-from lakehead.storage.backoff import Backoff
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
 class Contended(Exception):
-    """Somebody else changed what this transaction read: roll back and try again."""
+    """Another transaction changed what this one read: roll back and try again."""
 
 
 class Database:
-    """One database, and how to talk to it. Safe to share between threads."""
+    """The state database and its transactions. Safe to share between threads."""
 
     def __init__(
         self,
@@ -54,28 +54,31 @@ class Database:
         return f"Database({self.name})"
 
     def now(self) -> datetime:
-        """A moment later than every one given before, even if the machine's clock was set back.
+        """The current time, always later than every time returned before, even if the machine's clock was set back.
 
-        So a lease that was extended after a fence is told from one that was extended before it.
+        This distinguishes a lease that was extended after a fence from one that was extended before it.
         """
         with self._ticking:
             self._last = max(self._last + 1, self._clock.now_ns() // 1000)
             return EPOCH + self._last * MICROSECOND
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """What `work` reads, in one transaction that changes nothing."""
+        """Return what `work` reads, in one read-only transaction."""
         return self.patiently(lambda: self._once(work, reading=True))
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Do `work` in one transaction: all of it or nothing. It may be called again after a deadlock.
+        """Do `work` in one atomic transaction. `work` may be called again after a deadlock.
 
-        Raises `Unavailable` if nothing was changed and the tries are used up, and `OutcomeUnknown` if the connection
-        was lost while the server was committing.
+        Raises `Unavailable` if nothing was changed and all attempts failed, and `OutcomeUnknown` if the connection was
+        lost while the server was committing.
         """
         return self.patiently(lambda: self._once(work, reading=False))
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """Do something whole, again and again while others are in the way, but not for ever."""
+        """Call `attempt`, and retry it with pauses on contention or lost connections.
+
+        Raises `Unavailable` after the last attempt.
+        """
         reason = ""
         for pause in self._backoff.pauses(self._random):
             if pause:
@@ -83,7 +86,7 @@ class Database:
             try:
                 return attempt()
             except Contended:
-                reason = "others keep changing the same rows"
+                reason = "other transactions keep changing the same rows"
             except PoolTimeout:
                 reason = "all connections are in use"
             except DBAPIError as error:
@@ -93,8 +96,8 @@ class Database:
                     case _:
                         self.give_up(error)
         raise Unavailable(
-            f"The state database {self.name} did not take a transaction in {self._backoff.attempts} tries ({reason}). "
-            "Nothing was changed; try again later."
+            f"The state database {self.name} did not complete a transaction in {self._backoff.attempts} attempts "
+            f"({reason}). Nothing was changed; try again later."
         )
 
     def _once(self, work: Callable[[Connection], T], *, reading: bool) -> T:
@@ -129,33 +132,34 @@ class Database:
             yield connection.execution_options(reading=reading)
 
     def give_up(self, error: DBAPIError) -> NoReturn:
-        """Say in one sentence what a database's error means, or raise it as it is if it is a fault of ours."""
+        """Raise the error of ours for a database's error, or the error itself if it is a bug of ours."""
         raise self.sentence(error) from None
 
     def sentence(self, error: DBAPIError) -> LakeheadError | DBAPIError:
-        """The error of ours that an error of the database means."""
-        told = first_line(error)
+        """The error of ours for a database's error, or the error itself if it is a bug of ours."""
+        reason = first_line(error)
         match fault_of(error):
             case Fault.REFUSED:
                 return Misconfigured(
-                    f"The state database {self.name} refused us ({told}). "
-                    "Check its address, its name, the user, the password and what the user may do.",
+                    f"The state database {self.name} refused access ({reason}). "
+                    "Check its address, its name, the user, the password and the user's privileges.",
                     fault="refused",
                 )
             case Fault.FULL:
                 return DiskFull(
-                    f"The disk of the state database {self.name} is full ({told}). Make room there, and run it again.",
+                    f"The disk of the state database {self.name} is full ({reason}). Make room there, and run it "
+                    "again.",
                     fault="full",
                 )
             case Fault.LOCKED:
                 return Unavailable(
-                    f"The state database {self.name} kept us waiting for a lock for too long ({told}). "
+                    f"A lock in the state database {self.name} could not be acquired in time ({reason}). "
                     "Nothing was changed; try again later.",
                     fault="locked",
                 )
             case Fault.LOST | Fault.CONTENDED:
                 return Unavailable(
-                    f"The state database {self.name} cannot be reached ({told}). "
+                    f"The state database {self.name} cannot be reached ({reason}). "
                     "Nothing was changed; check that it runs, and try again later.",
                     fault="not reached",
                 )
@@ -164,7 +168,7 @@ class Database:
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert the rows whose keys are not there yet; leave the others as they are."""
+    """Insert the rows whose keys do not exist yet; rows with an existing key are not changed."""
     if not rows:
         return
     statement: Insert
@@ -174,32 +178,49 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> Non
         case "postgresql":
             statement = postgresql.insert(table).on_conflict_do_nothing()
         case _:
-            # Not INSERT IGNORE: that would also swallow values that do not fit.
+            # Not INSERT IGNORE, which would also ignore values that do not fit.
             column = _first_beside_the_key(table)
             statement = mysql.insert(table).on_duplicate_key_update({column: table.c[column]})
     connection.execute(statement, list(rows))
 
 
-def insert_or_replace(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert the rows; where a key is there already, the row becomes the new one."""
+def insert_or_replace(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Row],
+    *,
+    keep: Collection[str] = (),
+    keep_if_null: Collection[str] = (),
+) -> None:
+    """Insert the rows; a row with an existing key replaces the old one.
+
+    The columns of `keep` stay as they are, unless they are null. Those of `keep_if_null` stay if the new value is null.
+    """
     if not rows:
         return
+
+    def replaced(new: Any) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for column in table.columns:
+            if column.name in keep:
+                values[column.name] = func.coalesce(column, new[column.name])
+            elif column.name in keep_if_null:
+                values[column.name] = func.coalesce(new[column.name], column)
+            elif not column.primary_key:
+                values[column.name] = new[column.name]
+        return values
+
     statement: Insert
-    changed = [column.name for column in table.columns if not column.primary_key]
     match connection.dialect.name:
         case "sqlite":
             lite = sqlite.insert(table)
-            statement = lite.on_conflict_do_update(
-                index_elements=list(table.primary_key), set_={name: lite.excluded[name] for name in changed}
-            )
+            statement = lite.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced(lite.excluded))
         case "postgresql":
             post = postgresql.insert(table)
-            statement = post.on_conflict_do_update(
-                index_elements=list(table.primary_key), set_={name: post.excluded[name] for name in changed}
-            )
+            statement = post.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced(post.excluded))
         case _:
             my = mysql.insert(table)
-            statement = my.on_duplicate_key_update({name: my.inserted[name] for name in changed})
+            statement = my.on_duplicate_key_update(replaced(my.inserted))
     connection.execute(statement, list(rows))
 
 

@@ -1,26 +1,28 @@
-"""What a database's error means for whoever asked."""
+"""Classifies the errors of database drivers."""
 
 import sqlite3
 from enum import Enum, auto
 
 from sqlalchemy.exc import DBAPIError
 
+from lakehead.state import mysql_errors
+
 
 class Fault(Enum):
-    """The kinds of trouble."""
+    """The kinds of database errors."""
 
     CONTENDED = auto()
-    """Rolled back because of somebody else: try again."""
+    """Rolled back because of another transaction: try again."""
     LOCKED = auto()
-    """Waited too long for somebody else's lock."""
+    """Waited too long for another transaction's lock."""
     LOST = auto()
-    """The server, the connection or the disk is not there, for now."""
+    """The server, the connection or the disk is temporarily unavailable."""
     FULL = auto()
-    """There is no room on the disk."""
+    """The disk is full."""
     REFUSED = auto()
-    """A user, a password, a right, a database or a file needs somebody's hand."""
+    """A user, password, privilege, database or file must be fixed by an operator."""
     OTHER = auto()
-    """Ours to fix: it is raised as it is."""
+    """A bug of ours: the error is raised unchanged."""
 
 
 _POSTGRESQL = {
@@ -29,32 +31,22 @@ _POSTGRESQL = {
     "55P03": Fault.LOCKED,  # lock_timeout
     "57014": Fault.LOCKED,  # statement_timeout
     "25006": Fault.LOST,  # read-only: a standby, or a primary that is being demoted
-    "28": Fault.REFUSED,  # not allowed in
-    "3D": Fault.REFUSED,  # no such database
-    "42501": Fault.REFUSED,  # not allowed to
+    "28": Fault.REFUSED,  # invalid authorization
+    "3D": Fault.REFUSED,  # unknown database
+    "42501": Fault.REFUSED,  # insufficient privilege
     "08": Fault.LOST,  # connection
     "53": Fault.LOST,  # out of connections or memory
     "53100": Fault.FULL,
     "57P": Fault.LOST,  # shutting down or starting up
-    "58": Fault.LOST,  # the system below
+    "58": Fault.LOST,  # system error
 }
 
 _MYSQL = {
-    1213: Fault.CONTENDED,  # deadlock
-    1020: Fault.CONTENDED,  # record has changed since last read
-    1205: Fault.LOCKED,  # lock wait timeout
-    1969: Fault.LOCKED,  # statement timeout (MariaDB)
-    3024: Fault.LOCKED,  # statement timeout (MySQL)
-    1044: Fault.REFUSED,  # not allowed into this database
-    1045: Fault.REFUSED,  # wrong password
-    1049: Fault.REFUSED,  # no such database
-    1142: Fault.REFUSED,  # not allowed to
-    1227: Fault.REFUSED,
-    1698: Fault.REFUSED,
-    1021: Fault.FULL,
-    1114: Fault.FULL,  # the table, and so its disk or what it was given of it
-    **dict.fromkeys((0, 1040, 1053, 1077, 1152, 1159, 1161, 1290, 1836, 1927), Fault.LOST),
-    **dict.fromkeys(range(2000, 2030), Fault.LOST),  # the client's own: cannot connect, gone away, lost
+    **dict.fromkeys(mysql_errors.DEADLOCK, Fault.CONTENDED),
+    **dict.fromkeys(mysql_errors.LOCK_TIMEOUT | mysql_errors.STATEMENT_TIMEOUT, Fault.LOCKED),
+    **dict.fromkeys(mysql_errors.ACCESS_DENIED | mysql_errors.NO_PRIVILEGE | mysql_errors.NO_DATABASE, Fault.REFUSED),
+    **dict.fromkeys(mysql_errors.DISK_FULL, Fault.FULL),
+    **dict.fromkeys(mysql_errors.UNREACHABLE | mysql_errors.READ_ONLY, Fault.LOST),
 }
 
 _SQLITE = {
@@ -75,13 +67,13 @@ _PASSING = ("starting up", "shutting down", "recovery", "too many", "remaining c
 
 
 def fault_of(error: DBAPIError) -> Fault:
-    """What the error means."""
+    """The kind of the error."""
     cause = error.orig
-    state = getattr(cause, "sqlstate", None)  # psycopg's; absent from what failed before the server could speak
+    state = getattr(cause, "sqlstate", None)  # psycopg's; absent if the connection failed before the server answered
     number = _number(error)
     if isinstance(cause, sqlite3.Error):
         fault = _by_prefix(_SQLITE, getattr(cause, "sqlite_errorname", ""))
-    elif number is not None:  # asked first: PyMySQL has an sqlstate too, but often one that says nothing
+    elif number is not None:  # before the sqlstate: PyMySQL has one too, but often a meaningless one
         fault = _MYSQL.get(number, Fault.OTHER)
     elif isinstance(state, str):
         fault = _by_prefix(_POSTGRESQL, state)
@@ -91,14 +83,14 @@ def fault_of(error: DBAPIError) -> Fault:
 
 
 def first_line(error: DBAPIError) -> str:
-    """The driver's own words, without the statement."""
+    """The first line of the driver's message, without the statement."""
     cause = error.orig
-    told = cause.args[1] if cause is not None and _number(error) is not None and len(cause.args) > 1 else cause
-    return next((line.strip() for line in str(told).splitlines() if line.strip()), type(cause).__name__)
+    message = cause.args[1] if cause is not None and _number(error) is not None and len(cause.args) > 1 else cause
+    return next((line.strip() for line in str(message).splitlines() if line.strip()), type(cause).__name__)
 
 
 def _number(error: DBAPIError) -> int | None:
-    """PyMySQL's errors begin with the server's number."""
+    """The server's error number, which is the first argument of PyMySQL's errors."""
     cause = error.orig
     return cause.args[0] if cause is not None and cause.args and isinstance(cause.args[0], int) else None
 
@@ -109,7 +101,7 @@ def _by_prefix(faults: dict[str, Fault], code: str) -> Fault:
 
 
 def _of_connecting(text: str) -> Fault:
-    # libpq gives a failed connection no code; what the server itself said stands behind "FATAL:".
+    # libpq gives a failed connection no code; the server's own message follows "FATAL:".
     if "invalid connection option" in text:
         return Fault.REFUSED
     if "FATAL:" in text and not any(passing in text for passing in _PASSING):

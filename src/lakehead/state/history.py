@@ -1,30 +1,40 @@
-"""What happened: events, dead letters and the figures of runs."""
+"""The history of runs: events, dead letters and metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, select
 
 from lakehead.errors import Misconfigured
 from lakehead.state.database import Database, insert_new, insert_or_replace
-from lakehead.state.keys import chunks, unit_key, word
-from lakehead.state.model import DeadLetter, Event, JsonObject, Metric, ShardState
-from lakehead.state.schema import dead_letters, events, metrics, shards
+from lakehead.state.dead_letters import (
+    begin_replay_of,
+    bury_unit,
+    drop_letter,
+    follow_letter,
+    forget_letters,
+    letter_of,
+    letters_of,
+    revive_unit,
+)
+from lakehead.state.keys import checked_key, chunks
+from lakehead.state.model import DeadLetter, EventRecord, JsonObject, Metric
+from lakehead.state.schema import dead_letters, events, metrics
 
 
 class History:
-    """Losing it loses no data: nothing decides by it."""
+    """Events, dead letters and metrics. The state only indexes them; all of it is safe to lose."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def event(
         self, kind: str, *, table: str | None = None, run: str | None = None, payload: JsonObject | None = None
-    ) -> Event:
-        """A new event with its id and its moment. It is not written yet."""
-        return Event(
+    ) -> EventRecord:
+        """A new event with its id and time. It is not written yet."""
+        return EventRecord(
             id=self._database.ids.uuid(),
             at=self._database.now(),
             kind=kind,
@@ -33,8 +43,8 @@ class History:
             payload=payload or {},
         )
 
-    def add_events(self, happened: Sequence[Event]) -> None:
-        """Write events, all or none. One that is there already, by its id, is not written again."""
+    def add_events(self, happened: Sequence[EventRecord]) -> None:
+        """Write events, all or none. An event whose id is stored already is not written again."""
         rows = [event_row(event) for event in happened]
 
         def write(connection: Connection) -> None:
@@ -46,8 +56,8 @@ class History:
 
     def events(
         self, *, table: str | None = None, run: str | None = None, since: datetime | None = None, limit: int = 1000
-    ) -> list[Event]:
-        """Events by their moments, the oldest first; of one table, one run, or from a moment on."""
+    ) -> list[EventRecord]:
+        """Events, oldest first; optionally only those of one table, of one run, or from a time on."""
         query = select(events).order_by(events.c.at, events.c.event_id).limit(limit)
         if table is not None:
             query = query.where(events.c.table_uuid == table)
@@ -59,114 +69,113 @@ class History:
         return [_event(row) for row in rows]
 
     def bury(self, table: str, unit: str, reason: str, *, owner: str, generation: int = 0) -> DeadLetter | None:
-        """Give a unit up: remember why, and complete its shard without a snapshot, so that nobody tries it again.
+        """Give a unit up: store the reason, and complete its shard without a snapshot, so that it is not tried again.
 
-        None, and nothing written, if this owner does not hold the unit: it may be landing elsewhere, or have landed.
-        What was never opened is nobody's and can be buried by anybody.
+        None, and nothing is written, if this owner does not hold the unit: another owner may be landing it, or it has
+        landed. A unit that was never opened has no owner, and anyone can bury it. A dropped letter stays dropped.
         """
-        return self._database.write(lambda connection: self._bury(connection, table, unit, reason, owner, generation))
+        now = self._database.now()
+        return self._database.write(
+            lambda connection: bury_unit(connection, table, unit, reason, owner=owner, generation=generation, now=now)
+        )
+
+    def begin_replay(self, table: str, unit: str, *, generation: int = 0) -> bool:
+        """Announce a replay, before its message is sent. False if there is no such dead letter, or it was dropped.
+
+        The unit stays given up until `revive`. A pipeline that receives the message of a given-up unit whose letter
+        has a `replayed_at` revives it, instead of acknowledging the message.
+        """
+        now = self._database.now()
+        return self._database.write(
+            lambda connection: begin_replay_of(connection, table, unit, generation=generation, now=now)
+        )
 
     def revive(self, table: str, unit: str, *, generation: int = 0) -> bool:
-        """Let a dead letter be tried anew, from its first try. False if it is none."""
-        return self._database.write(lambda connection: self._revive(connection, table, unit, generation))
+        """Make a dead letter's unit ready again, with no tries counted.
+
+        False if there is no such dead letter, if it was dropped, or if its unit is not given up (any more).
+        """
+        now = self._database.now()
+        return self._database.write(
+            lambda connection: revive_unit(connection, table, unit, generation=generation, now=now)
+        )
+
+    def drop(self, letter: DeadLetter) -> bool:
+        """Drop a dead letter: its unit is never tried again. False, and nothing is written, if it has landed.
+
+        A unit that is being landed right now may land all the same.
+        """
+        now = self._database.now()
+        return self._database.write(lambda connection: drop_letter(connection, letter, now))
+
+    def follow(self, letter: DeadLetter) -> None:
+        """Index a dead letter whose unit is still tried, so that its landing closes it."""
+        now = self._database.now()
+        self._database.write(lambda connection: follow_letter(connection, letter, now))
+
+    def close(self, table: str, units: Iterable[str], *, generation: int = 0) -> int:
+        """Remove dead letters whose units have landed from the index. Returns how many."""
+        some = list(units)
+        return self._database.write(lambda connection: forget_letters(connection, table, some, generation))
+
+    def letters_of(self, table: str, units: Iterable[str], *, generation: int = 0) -> list[DeadLetter]:
+        """The dead letters of these units: given up, tried again, or dropped."""
+        some = list(units)
+        return self._database.read(lambda connection: letters_of(connection, table, some, generation))
 
     def dead_letters(self, table: str, *, limit: int = 1000) -> list[DeadLetter]:
-        """A table's dead letters, the oldest first."""
+        """A table's dead letters that wait for a decision, the oldest first: neither tried again nor dropped."""
         query = (
             select(dead_letters)
-            .where(dead_letters.c.table_uuid == table)
+            .where(
+                dead_letters.c.table_uuid == table,
+                dead_letters.c.replayed_at.is_(None),
+                dead_letters.c.dropped_at.is_(None),
+            )
             .order_by(dead_letters.c.at, dead_letters.c.unit_key)
             .limit(limit)
         )
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return [
-            DeadLetter(
-                table=row.table_uuid,
-                unit=row.unit,
-                generation=row.generation,
-                reason=row.reason,
-                tries=row.tries,
-                at=row.at,
-            )
-            for row in rows
-        ]
+        return [letter_of(row) for row in rows]
 
     def record_metrics(self, figures: Sequence[Metric]) -> None:
-        """Write figures of runs; the last word counts."""
+        """Write metrics of runs; a later value replaces an earlier one."""
         now = self._database.now()
         rows = {(f.run, f.table, f.name): _metric_row(f, now) for f in figures}
         self._database.write(lambda connection: insert_or_replace(connection, metrics, list(rows.values())))
 
     def metrics(self, run: str) -> list[Metric]:
-        """All figures of one run."""
+        """All metrics of one run."""
         query = select(metrics).where(metrics.c.run == run).order_by(metrics.c.table_uuid, metrics.c.name)
         rows = self._database.read(lambda connection: connection.execute(query).all())
         return [Metric(run=row.run, name=row.name, value=row.value, table=row.table_uuid or None) for row in rows]
 
-    def _bury(
-        self, connection: Connection, table: str, unit: str, reason: str, owner: str, generation: int
-    ) -> DeadLetter | None:
-        now = self._database.now()
-        key = {"table_uuid": word("table", table), "generation": generation, "unit_key": unit_key(unit)}
-        here = [shards.c[name] == value for name, value in key.items()]
-        given_up = {"state": ShardState.COMPLETED, "owner": None, "lease_until": None, "updated_at": now}
-        held = (*here, shards.c.owner == owner, shards.c.state != ShardState.COMPLETED)
-        buried = connection.execute(update(shards).where(*held).values(given_up)).rowcount == 1
-        tries = connection.execute(select(shards.c.tries).where(*here)).scalar()
-        if tries is not None and not buried:
-            return None
-        tries = tries or 0
-        storable = reason.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
-        letter = {
-            **key,
-            "unit": unit,
-            "reason": storable,
-            "tries": tries,
-            "at": now,
-        }
-        insert_or_replace(connection, dead_letters, [letter])
-        return DeadLetter(table=table, unit=unit, generation=generation, reason=storable, tries=tries, at=now)
 
-    def _revive(self, connection: Connection, table: str, unit: str, generation: int) -> bool:
-        key = {"table_uuid": word("table", table), "generation": generation, "unit_key": unit_key(unit)}
-        removed = delete(dead_letters).where(*(dead_letters.c[name] == value for name, value in key.items()))
-        if connection.execute(removed).rowcount == 0:
-            return False
-        here = [shards.c[name] == value for name, value in key.items()]
-        anew = {
-            "state": ShardState.READY,
-            "tries": 0,
-            "acknowledged_at": None,
-            "extended_at": None,
-            "updated_at": self._database.now(),
-        }
-        connection.execute(update(shards).where(*here, shards.c.snapshot_id.is_(None)).values(anew))
-        return True
-
-
-def event_row(event: Event) -> dict[str, Any]:
-    """An event as it is stored."""
+def event_row(event: EventRecord) -> dict[str, Any]:
+    """An event as a row of its table."""
     return {
-        "event_id": word("event id", event.id),
+        "event_id": checked_key("event id", event.id),
         "at": event.at,
-        "kind": word("event kind", event.kind),
-        "table_uuid": None if event.table is None else word("table", event.table),
-        "run": None if event.run is None else word("run", event.run),
+        "kind": checked_key("event kind", event.kind),
+        "table_uuid": None if event.table is None else checked_key("table", event.table),
+        "run": None if event.run is None else checked_key("run", event.run),
         "payload": dict(event.payload),
     }
 
 
-def _event(row: Row[Any]) -> Event:
-    return Event(id=row.event_id, at=row.at, kind=row.kind, table=row.table_uuid, run=row.run, payload=row.payload)
+def _event(row: Row[Any]) -> EventRecord:
+    return EventRecord(
+        id=row.event_id, at=row.at, kind=row.kind, table=row.table_uuid, run=row.run, payload=row.payload
+    )
 
 
 def _metric_row(figure: Metric, now: datetime) -> dict[str, Any]:
     if not isfinite(figure.value):
         raise Misconfigured(f"The metric {figure.name!r} is {figure.value}, which MariaDB cannot store.")
     return {
-        "run": word("run", figure.run),
-        "table_uuid": "" if figure.table is None else word("table", figure.table),
-        "name": word("metric", figure.name),
+        "run": checked_key("run", figure.run),
+        "table_uuid": "" if figure.table is None else checked_key("table", figure.table),
+        "name": checked_key("metric", figure.name),
         "value": figure.value,
         "at": now,
     }

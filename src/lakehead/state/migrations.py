@@ -1,8 +1,8 @@
-"""The schema's versions, and how a database gets from one to the next without losing a row.
+"""Schema migrations of the state database.
 
-A new database gets the tables of `schema` at once, and the newest version. An older one takes the steps that it lacks,
-in order. A step may be cut off anywhere and is then taken again from its beginning (MariaDB commits after every
-statement that changes a table), so a step asks what is there before it changes it. A released step is never changed.
+A new database gets the tables of `schema` and the newest version. An older one runs the steps that it lacks, in order.
+A step may be interrupted anywhere and is then run again from its beginning (MariaDB commits after every statement that
+changes a table), so a step checks what exists before it changes it. A released step is never changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, inspect, select, text, update
 from sqlalchemy.schema import CreateTable
 
 from lakehead.errors import Misconfigured
+from lakehead.state.consume_step import add_consume
 from lakehead.state.database import Database, insert_new
 from lakehead.state.schema import metadata, schema_version
 
@@ -21,7 +22,7 @@ _LOCK = 0x1A6E4EAD  # any number, the same in every version of ours
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What leads to a version from the one before it."""
+    """The migration to a version from the one before it."""
 
     version: int
     what: str
@@ -34,12 +35,15 @@ def _add_read_by(connection: Connection) -> None:
         connection.execute(text(f"ALTER TABLE lakehead_watermarks ADD COLUMN read_by {kind}"))
 
 
-STEPS: tuple[Step, ...] = (Step(2, "watermarks say what they were read by", _add_read_by),)
+STEPS: tuple[Step, ...] = (
+    Step(2, "watermarks say what they were read by", _add_read_by),
+    Step(3, "windows of pipelines, pauses of pruning, history of files, replays of dead letters", add_consume),
+)
 """In order, from version 2 on."""
 
 
 def bring_up(database: Database, steps: Sequence[Step] = STEPS) -> None:
-    """Make the tables, or bring them up to the newest version. Any number of processes may do it at once."""
+    """Create the tables, or migrate them to the newest version. Any number of processes may do it at once."""
     if not _missing(database, database.read(_version), steps):
         return
     match database.engine.dialect.name:
@@ -56,7 +60,7 @@ def _make_version(connection: Connection) -> None:
 
 
 def _bring_up_in(database: Database, connection: Connection, steps: Sequence[Step]) -> None:
-    """All in one transaction, where the server can: it comes to the newest version or stays as it was."""
+    """Migrate in one transaction, on servers with transactional DDL: all steps are applied, or none."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     for step in _missing(database, _version(connection), steps):
@@ -66,7 +70,7 @@ def _bring_up_in(database: Database, connection: Connection, steps: Sequence[Ste
 
 
 def _bring_up_beside(database: Database, holding: Connection, steps: Sequence[Step]) -> None:
-    """One connection holds the version's row; the tables change over another, whose statements commit by themselves."""
+    """Migrate over a second connection, whose DDL commits implicitly, while this one locks the version's row."""
     holding.execute(update(schema_version).values(version=schema_version.c.version))
     for step in _missing(database, _version(holding), steps):
         with database.engine.begin() as connection:
@@ -78,11 +82,11 @@ def _make_tables(connection: Connection) -> None:
     metadata.create_all(connection)
     for table in metadata.sorted_tables:
         for index in table.indexes:
-            index.create(connection, checkfirst=True)  # lacking if a table was made and then the power went
+            index.create(connection, checkfirst=True)  # missing if a crash came after its table was created
 
 
 def _version(connection: Connection) -> int:
-    """The database's version; 0 as long as its tables are not all made."""
+    """The database's version; 0 until all of its tables exist."""
     if not inspect(connection).has_table(schema_version.name):
         return 0
     return connection.execute(select(schema_version.c.version)).scalar() or 0
@@ -92,8 +96,8 @@ def _missing(database: Database, version: int, steps: Sequence[Step]) -> Sequenc
     newest = steps[-1].version if steps else FIRST
     if version > newest:
         raise Misconfigured(
-            f"The state database {database.name} has version {version}, and this Lakehead knows {newest} at most. "
-            "Use the newer Lakehead that it was used with."
+            f"The state database {database.name} has version {version}, but this Lakehead supports {newest} at most. "
+            "Use the newer Lakehead that migrated it."
         )
     if version == 0:
         return [Step(newest, "the tables as they are now", _make_tables)]

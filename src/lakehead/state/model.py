@@ -1,8 +1,8 @@
-"""What the state knows, as frozen records."""
+"""The records of the state, all frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import TypeAlias
@@ -10,20 +10,20 @@ from typing import TypeAlias
 from lakehead.errors import Misconfigured
 
 JsonObject: TypeAlias = Mapping[str, object]
-"""What `json` can write and read back equal."""
+"""An object that is equal after a round trip through `json`."""
 
 Value: TypeAlias = int | Decimal | datetime | date | str
 """A watermark's value. A datetime keeps its microseconds; with a zone it is read back in UTC, without one as it was."""
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
-"""Half-open ranges of record numbers: each holds its start and not its end."""
+"""Half-open ranges of record numbers: the start is included, the end is not."""
 
 LAST_NUMBER = 2**63 - 2
-"""The highest number that a record can have: every server can hold the end of its span too."""
+"""The highest number that a record can have, so that every server can store the end of its span too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class StoredPointer:
     """The snapshot up to which a table is settled, and the newest landing at or before it."""
 
     snapshot: int
@@ -32,7 +32,7 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class EventRecord:
     """Something that happened. Its id makes a repeated write harmless."""
 
     id: str
@@ -47,7 +47,7 @@ class Event:
 class Numbered:
     """The numbers that records have in a stream, such as an agent's boot. The spans may overlap and come in any order.
 
-    Raises `Misconfigured` for a span that ends before it starts, or that a server could not hold.
+    Raises `Misconfigured` for a span that ends before it starts, or that a server could not store.
     """
 
     stream: str
@@ -64,16 +64,16 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class ReadBy:
-    """What a table's rows were chosen by, when they were read up to a watermark."""
+    """The column and filter by which a table's rows were selected, when they were read up to a watermark."""
 
     column: str
     filter: str | None = None
-    """The condition on the source's rows, as it was written, or a hash of it; None: all rows."""
+    """The condition on the source's rows, as configured, or a hash of it; None: all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
-    """What one snapshot brought into a table, as the snapshot and the ledger tell it."""
+class StoredLanding:
+    """What one snapshot landed in a table, as recorded in the snapshot and in the ledger."""
 
     snapshot: int
     units: tuple[str, ...]
@@ -83,12 +83,12 @@ class Landing:
     load_date: date | None = None
     read_by: ReadBy | None = None
     numbered: tuple[Numbered, ...] = ()
-    """The records that it brought, where records are numbered. They have landed for good, whatever the generation."""
-    events: tuple[Event, ...] = ()
+    """The records that it landed, if records are numbered. They count as landed in every generation."""
+    events: tuple[EventRecord, ...] = ()
 
 
 class Mark(StrEnum):
-    """Which of a table's two watermarks: what its snapshots hold, or what is done, raw and mirror both."""
+    """Which of a table's two watermarks: of the rows that have landed, or of those that are done in raw and mirror."""
 
     LANDED = "landed"
     DONE = "done"
@@ -96,7 +96,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """How far a table is. Within a generation it never goes back; a reload is a new generation."""
+    """How far a table is. Within a generation it never moves back; a reload is a new generation."""
 
     table: str
     mark: Mark = Mark.LANDED
@@ -106,11 +106,11 @@ class Watermark:
     snapshot: int | None = None
     last_loaded: date | None = None
     read_by: ReadBy | None = None
-    """None where no rows were chosen, or an older version wrote it."""
+    """None if no rows were selected, or an older version wrote it."""
 
 
 class DayState(StrEnum):
-    """How a phase of a table stands for a load date."""
+    """The state of a phase of a table for a load date."""
 
     RUNNING = "running"
     DONE = "done"
@@ -130,7 +130,7 @@ class DayStatus:
 
 
 class ShardState(StrEnum):
-    """Where a unit of work stands."""
+    """The state of a unit of work."""
 
     READY = "ready"
     IN_PROGRESS = "in progress"
@@ -147,9 +147,9 @@ class Shard:
     generation: int
     state: ShardState
     publish_token: str
-    """Who opened it first, or acquired it last."""
+    """The owner that opened it first, or acquired it last."""
     owner: str | None
-    """Who holds its lease."""
+    """The owner of its lease."""
     lease_until: datetime | None
     extended_at: datetime | None
     tries: int
@@ -160,30 +160,58 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class PruneLimits:
+    """How long, and how many, acknowledged shards are kept, so that messages that come again are recognised."""
+
+    window: timedelta
+    """The deduplication window: longer than the queue keeps a message."""
+
+    most_shards: int | None = None
+    """At most so many acknowledged shards of the table; None: any number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What a pruning did."""
+
+    expired: int
+    """Shards deleted because their window was over."""
+
+    over_limit: int
+    """Shards deleted because there were more than `most_shards`."""
+
+    paused: bool
+    """Whether a pause stopped it: the rest is deleted when the pause has ended."""
+
+    limits: PruneLimits
+    """The largest limits of the table's pipelines, by which it was pruned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
-    """What came of the candidates. Every candidate stands in exactly one of the first four."""
+    """The result of a plan. Every candidate is in exactly one of the first four fields."""
 
     taken: tuple[str, ...]
     """Ours, on a lease extended after the fence: these may be staged."""
     landed: tuple[str, ...]
     """In the table already, or given up as dead letters: acknowledge, do not land."""
     lost: tuple[str, ...]
-    """Not on our lease, or not on a fresh one: leave them to whoever has them, or extend and plan again."""
+    """Not on our lease, or not on a recently extended one: skip them, or extend the lease and plan again."""
     gone: tuple[str, ...]
-    """Without a row. They may have landed and been pruned, so nobody may land them on this knowledge."""
+    """Without a row. They may have landed and been pruned, so they must not be landed."""
     ranges: Mapping[str, Spans] = field(default_factory=dict)
-    """For each stream that was asked for, the numbers that had landed at the snapshot from which this was planned."""
+    """For each requested stream, the numbers that had landed at the snapshot from which this was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointerMoved:
-    """The pointer is not where the plan needs it: fence again."""
+    """The pointer is at another snapshot than the plan requires: fence again."""
 
-    pointer: Pointer | None
+    pointer: StoredPointer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class StoredSlice:
     """One window of a table's plan."""
 
     unit: str
@@ -194,18 +222,18 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicePlan:
-    """The windows in which a table is read, fixed before the first is."""
+    """The windows in which a table is read, fixed before the first one is read."""
 
     id: str
     table: str
     generation: int = 0
     detail: JsonObject = field(default_factory=dict)
-    slices: tuple[Slice, ...]
+    slices: tuple[StoredSlice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A unit of work that was given up, and why."""
+    """A unit of work that was given up, and why: the index of the dead letters that are objects."""
 
     table: str
     unit: str
@@ -213,11 +241,66 @@ class DeadLetter:
     reason: str
     tries: int = 0
     at: datetime
+    replayed_at: datetime | None = None
+    """Since when its unit is tried again; None if it is given up."""
+
+    dropped_at: datetime | None = None
+    """When it was dropped: its unit is never tried again."""
+
+
+class FileState(StrEnum):
+    """What became of a file."""
+
+    LANDED = "landed"
+    FAILED = "failed"
+    """It is tried again."""
+    DEAD_LETTER = "dead letter"
+    DROPPED = "dropped"
+    SKIPPED = "skipped"
+    """A filter left it out, or it holds nothing to land."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOutcome:
+    """What became of a file this time."""
+
+    unit: str
+    generation: int = 0
+    state: FileState
+    rows: int = 0
+    bytes: int = 0
+    rescued_rows: int = 0
+    """Rows of which a value did not fit its column and went to the column of rescued values."""
+
+    tries: int = 0
+    error: str | None = None
+    """Why it failed, with line and column if they are known. Long texts are cut."""
+
+    snapshot: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """The history of a file: its last outcome, its first and last error, and when."""
+
+    table: str
+    unit: str
+    generation: int
+    state: FileState
+    rows: int
+    bytes: int
+    rescued_rows: int
+    tries: int
+    first_error: str | None
+    last_error: str | None
+    snapshot: int | None
+    first_seen: datetime
+    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure of a run, of one table or (without a table) of the whole run."""
+    """One metric of a run, of one table or (without a table) of the whole run."""
 
     run: str
     name: str

@@ -1,4 +1,4 @@
-"""From a URL to a state."""
+"""Opens the state database of a URL."""
 
 import sqlite3
 import threading
@@ -13,36 +13,38 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
 from lakehead.ids import Ids, Random, system_random
+from lakehead.retry import Backoff
 from lakehead.state.database import Contended, Database
 from lakehead.state.migrations import bring_up
 from lakehead.state.state import State
-from lakehead.storage.backoff import Backoff
 
 FORMS = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
 UNKNOWN_VARIABLE = 1193
+NO_LIMIT = 18_446_744_073_709_551_615
+"""A result that a server cuts off would hide what has landed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSettings:
-    """How to talk to the state database."""
+    """The settings of the connection to the state database."""
 
     password: str | None = field(default=None, repr=False)
-    """The user's password, where it does not stand in the URL."""
+    """The user's password, if it is not in the URL."""
 
     connect_timeout: int = 10
     """Seconds to wait for a server to answer a new connection."""
 
     lock_timeout: float = 15.0
-    """Seconds to wait for somebody else's lock. MariaDB counts whole seconds."""
+    """Seconds to wait for another transaction's lock. MariaDB counts whole seconds."""
 
     statement_timeout: float = 120.0
     """Seconds to wait for the answer to one statement, on a server."""
 
     isolation: Literal["READ COMMITTED", "REPEATABLE READ"] = "READ COMMITTED"
-    """The servers' isolation level. Every operation is right on either; the lower one has fewer collisions."""
+    """The servers' isolation level. Every operation is correct on either; the lower one has fewer conflicts."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=10, first_seconds=0.01, cap_seconds=1.0))
-    """Tries after deadlocks, failed serializations and lost connections."""
+    """Retries after deadlocks, serialization failures and lost connections."""
 
 
 def open_state(
@@ -54,17 +56,17 @@ def open_state(
     random: Random | None = None,
     pause: Callable[[float], object] | None = None,
 ) -> State:
-    """The state that a URL names, its tables made or brought up to date. Any number of processes may open it at once.
+    """Open the state of a URL, and create or migrate its tables. Any number of processes may open it at once.
 
-    Raises `Misconfigured` for a URL, a password or a version that somebody must mend, and `Unavailable` for a server
-    that does not answer. No message and no repr holds the password.
+    Raises `Misconfigured` for a wrong URL, password or version, and `Unavailable` if the server does not answer. No
+    message and no repr contains the password.
     """
     settings = settings or StateSettings()
     target = _target(url, settings)
     engine = _engine(target, settings)
     database = Database(
         engine,
-        name=_spoken(target),
+        name=_without_secrets(target),
         clock=clock,
         ids=ids,
         random=random or system_random(),
@@ -86,11 +88,13 @@ def open_state(
 
 
 def _reach(database: Database) -> None:
-    """Connect once: a refused password or a dead server is told at once, without the tries of a transaction."""
+    """Connect once, so that a wrong password or a dead server is reported without the retries of a transaction."""
     try:
         database.engine.connect().close()
-    except TypeError as error:  # how PyMySQL takes a setting that it does not know
-        raise Misconfigured(f"The state URL {database.name} has a setting after '?' that is none ({error}).") from None
+    except TypeError as error:  # PyMySQL's error for an unknown setting
+        raise Misconfigured(
+            f"The state URL {database.name} has an unknown setting after '?' ({error}). Remove it."
+        ) from None
 
 
 def _target(url: str, settings: StateSettings) -> URL:
@@ -107,7 +111,7 @@ def _target(url: str, settings: StateSettings) -> URL:
         case "postgresql" | "mysql":
             if not parsed.host or not parsed.database or not parsed.username:
                 raise Misconfigured(
-                    f"The state URL {_spoken(parsed)} lacks a user, a host or a database. Write {FORMS}."
+                    f"The state URL {_without_secrets(parsed)} lacks a user, a host or a database. Write {FORMS}."
                 )
             driver = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}[parsed.drivername]
             return parsed.set(drivername=driver, password=settings.password or parsed.password)
@@ -117,17 +121,17 @@ def _target(url: str, settings: StateSettings) -> URL:
 
 def _file(url: URL) -> URL:
     if url.host or not url.database or url.database == ":memory:" or url.query:
-        raise Misconfigured("A state in SQLite is a file that outlives its process. Write sqlite:///path/to/file.")
+        raise Misconfigured("A state in SQLite must be a local file. Write sqlite:///path/to/file.")
     path = Path(url.database).absolute()
     if not path.parent.is_dir():
-        raise Misconfigured(f"The folder {str(path.parent)!r} of the state database does not exist. Make it first.")
+        raise Misconfigured(f"The folder {str(path.parent)!r} of the state database does not exist. Create it first.")
     if path.is_dir():
         raise Misconfigured(f"The state database {str(path)!r} is a folder. Name a file in it.")
     return url.set(database=str(path))
 
 
-def _spoken(url: URL) -> str:
-    """The URL as it may be said aloud."""
+def _without_secrets(url: URL) -> str:
+    """The URL without user, password and settings, for messages."""
     scheme = url.drivername.partition("+")[0]
     if scheme == "sqlite":
         return f"sqlite:///{url.database}"
@@ -149,7 +153,7 @@ def _engine(url: URL, settings: StateSettings) -> Engine:
                 "connect_timeout": settings.connect_timeout,
                 "read_timeout": limit,
                 "write_timeout": limit,
-                "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES'",  # what does not fit is refused, never cut
+                "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES'",  # refuses values that do not fit
             }
     on_a_server = {} if scheme == "sqlite" else {"isolation_level": settings.isolation, "pool_pre_ping": True}
     try:
@@ -172,7 +176,7 @@ def _prepare(engine: Engine, scheme: str, settings: StateSettings) -> None:
     lock_ms, statement_ms = int(settings.lock_timeout * 1000), int(settings.statement_timeout * 1000)
 
     def sqlite(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+        connection.isolation_level = None  # we begin transactions, not the driver
         for pragma in (f"busy_timeout = {lock_ms}", "synchronous = FULL"):
             connection.execute(f"PRAGMA {pragma}").close()
 
@@ -182,12 +186,14 @@ def _prepare(engine: Engine, scheme: str, settings: StateSettings) -> None:
         connection.commit()
 
     def mysql(connection: Any, _record: object) -> None:
+        lock_seconds = max(1, round(settings.lock_timeout))
         with connection.cursor() as cursor:
-            try:
-                cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {max(1, round(settings.lock_timeout))}")
-            except connection.Error as error:
-                if error.args[0] != UNKNOWN_VARIABLE:  # SingleStore has its own, of 60 seconds
-                    raise
+            for variable in (f"innodb_lock_wait_timeout = {lock_seconds}", f"sql_select_limit = {NO_LIMIT}"):
+                try:
+                    cursor.execute(f"SET SESSION {variable}")
+                except connection.Error as error:
+                    if error.args[0] != UNKNOWN_VARIABLE:  # SingleStore has a lock timeout of its own, 60 seconds
+                        raise
 
     event.listen(engine, "connect", {"sqlite": sqlite, "postgresql": postgresql, "mysql": mysql}[scheme])
     if scheme == "sqlite":
@@ -195,12 +201,12 @@ def _prepare(engine: Engine, scheme: str, settings: StateSettings) -> None:
 
 
 def _write_ahead(database: Database) -> None:
-    """Keep the journal beside the file, so that readers and a writer do not wait for each other.
+    """Set SQLite's write-ahead log, so that readers and a writer do not wait for each other.
 
-    It is the one statement for which SQLite does not wait while another process opens the same new file.
+    SQLite does not wait for other processes with this statement when they open the same new file, so it is retried.
     """
 
-    def turn() -> object:
+    def set_wal() -> object:
         connection = database.engine.raw_connection()
         try:
             return connection.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -211,11 +217,13 @@ def _write_ahead(database: Database) -> None:
         finally:
             connection.close()
 
-    if database.patiently(turn) != "wal":
-        raise Misconfigured(f"The file system of {database.name} cannot be shared. Put the file on a local disk.")
+    if database.patiently(set_wal) != "wal":
+        raise Misconfigured(
+            f"The file system of {database.name} does not support shared access. Put the file on a local disk."
+        )
 
 
 def _begin(connection: Connection) -> None:
-    # Whoever means to write says so first: a reader that turns writer is refused in WAL, however long it waits.
+    # A writer must say so first: in WAL mode, a reader that becomes a writer is refused, however long it waits.
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

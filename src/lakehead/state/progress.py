@@ -1,4 +1,4 @@
-"""How far tables are: watermarks and day status, for many tables at once."""
+"""The progress of tables: watermarks and day status, for many tables at once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from lakehead.state.database import Contended, Database, insert_new, insert_or_replace
-from lakehead.state.keys import chunks, word
+from lakehead.state.keys import checked_key, chunks
 from lakehead.state.model import DayState, DayStatus, Mark, ReadBy, Watermark
 from lakehead.state.schema import days, watermarks
 from lakehead.state.values import from_text, not_behind, to_text
 
 
-class Progress:
-    """Watermarks and day status. What is written is durable when the call returns."""
+class ProgressRecords:
+    """Watermarks and day status. Writes are durable when the call returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -38,7 +38,7 @@ class Progress:
         return self.watermarks([table]).get((table, mark))
 
     def advance(self, reached: Watermark) -> bool:
-        """Move a watermark forward. False, and nothing written, if it would go back within its generation."""
+        """Move a watermark forward. False, and nothing is written, if it would move back within its generation."""
         return self._database.write(lambda connection: advance(connection, reached, self._database.now()))
 
     def days(self, tables: Iterable[str], load_date: date) -> list[DayStatus]:
@@ -57,19 +57,19 @@ class Progress:
         return self._database.read(work)
 
     def mark_days(self, statuses: Sequence[DayStatus]) -> None:
-        """Say how phases stand; the last word counts."""
+        """Write the status of phases; a later status replaces an earlier one."""
         now = self._database.now()
         rows = {(s.table, s.load_date, s.phase): _day_row(s, now) for s in statuses}
         self._database.write(lambda connection: insert_or_replace(connection, days, list(rows.values())))
 
 
 def advance(connection: Connection, reached: Watermark, now: datetime) -> bool:
-    """Move a watermark forward, in somebody's transaction. False if it would go back."""
-    here = (watermarks.c.table_uuid == word("table", reached.table), watermarks.c.mark == reached.mark)
+    """Move a watermark forward, in the caller's transaction. False if it would move back."""
+    here = (watermarks.c.table_uuid == checked_key("table", reached.table), watermarks.c.mark == reached.mark)
     row = connection.execute(select(watermarks).where(*here)).first()
     if row is None:
         insert_new(connection, watermarks, [{**_watermark_row(reached, now), "version": 0}])
-        # Somebody else's may have been there first. Ours has the version 0 and nobody can have touched it yet.
+        # Another transaction's row may have been first. Ours has version 0, and no other can have changed it yet.
         mine = update(watermarks).where(*here, watermarks.c.version == 0, watermarks.c.updated_at == now)
         if connection.execute(mine.values(version=1)).rowcount != 1:
             raise Contended
@@ -119,11 +119,11 @@ def _watermark(row: Row[Any]) -> Watermark:
 
 def _day_row(status: DayStatus, now: datetime) -> dict[str, Any]:
     return {
-        "table_uuid": word("table", status.table),
+        "table_uuid": checked_key("table", status.table),
         "load_date": status.load_date,
-        "phase": word("phase", status.phase),
+        "phase": checked_key("phase", status.phase),
         "state": status.state,
-        "run": None if status.run is None else word("run", status.run),
+        "run": None if status.run is None else checked_key("run", status.run),
         "detail": dict(status.detail),
         "updated_at": now,
     }

@@ -1,6 +1,6 @@
-"""The record numbers that have landed, per stream of a table, as few spans as can hold them. They are kept for good.
+"""The record numbers that have landed, per stream of a table, merged into as few spans as possible. Never deleted.
 
-They change only in a transaction that holds the table's pointer, so what it reads of them is what it changes.
+They change only in a transaction that locks the table's pointer, so what it reads cannot change before it writes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, delete, select, tuple_
 
 from lakehead.state.database import insert_or_replace
-from lakehead.state.keys import chunks, stream_key, word
+from lakehead.state.keys import checked_key, chunks, stream_key
 from lakehead.state.model import Numbered, Spans
 from lakehead.state.schema import ranges
 
@@ -25,19 +25,19 @@ def merged(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def read_ranges(connection: Connection, table: str, streams: Iterable[str]) -> dict[str, Spans]:
-    """The spans of each of the streams, as they are stored; none for a stream of which nothing has landed."""
+    """The stored spans of each of the streams; none for a stream without landed records."""
     keys = {stream: stream_key(stream) for stream in streams}
     found = _stored(connection, table, dict.fromkeys(keys.values()))
     return {stream: tuple(sorted(found.get(key, {}).items())) for stream, key in keys.items()}
 
 
 def add_ranges(connection: Connection, table: str, landed: Iterable[Numbered]) -> None:
-    """Merge the numbers into those that are there, in few statements for however many spans or streams."""
+    """Merge the numbers into the stored ones, in few statements for any number of spans and streams."""
     by_stream: dict[str, list[tuple[int, int]]] = {}
     for numbered in landed:
         by_stream.setdefault(numbered.stream, []).extend(numbered.spans)
     news = {stream_key(stream): (stream, merged(spans)) for stream, spans in by_stream.items()}
-    # The same order for everybody: fewer deadlocks between tables whose keys are neighbours.
+    # The same order in every transaction: fewer deadlocks between tables whose keys are neighbours.
     for some in chunks(sorted((key, stream, spans) for key, (stream, spans) in news.items() if spans)):
         hull = (min(spans[0][0] for _, _, spans in some), max(spans[-1][1] for _, _, spans in some))
         before = _stored(connection, table, [key for key, _, _ in some], touching=hull)
@@ -60,11 +60,11 @@ def add_ranges(connection: Connection, table: str, landed: Iterable[Numbered]) -
 def _stored(
     connection: Connection, table: str, keys: Iterable[str], touching: tuple[int, int] | None = None
 ) -> Mapping[str, Mapping[int, int]]:
-    """By stream the ends by their starts; only of spans that a span within these bounds could touch, where given."""
+    """For each stream, the ends of its spans by their starts; with `touching`, only spans that touch these bounds."""
     found: dict[str, dict[int, int]] = {}
     for some in chunks(keys):
         query = select(ranges.c.stream_key, ranges.c.span_start, ranges.c.span_end).where(
-            ranges.c.table_uuid == word("table", table), ranges.c.stream_key.in_(some)
+            ranges.c.table_uuid == checked_key("table", table), ranges.c.stream_key.in_(some)
         )
         if touching:
             query = query.where(ranges.c.span_start <= touching[1], ranges.c.span_end >= touching[0])
@@ -78,7 +78,7 @@ def _remove(connection: Connection, table: str, spans: Iterable[tuple[str, int]]
         connection.execute(
             delete(ranges).where(
                 ranges.c.table_uuid == table,
-                # For the index, as not every server looks it up by pairs.
+                # For the index: not every server uses it for pairs.
                 ranges.c.stream_key.in_(dict.fromkeys(key for key, _ in some)),
                 tuple_(ranges.c.stream_key, ranges.c.span_start).in_(some),
             )

@@ -1,8 +1,8 @@
-"""The tables, as every server can have them.
+"""The tables of the state database, in a form that every supported server accepts.
 
 SingleStore sets the limits: no foreign keys, no checks, and every unique key is the primary key, by which the rows are
 distributed. Key columns are short; the name of a unit or of a stream may be long, so its SHA-256 is the key and the
-text stands beside it.
+text is in another column.
 Times are microseconds since 1970 in UTC, JSON is text. A change here is a new version: add its step to `migrations`.
 """
 
@@ -21,32 +21,32 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment, to the microsecond, as a number that no server shifts or rounds."""
+    """A time with microseconds, stored as a number that no server shifts or rounds."""
 
     impl = BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 - SQLAlchemy's shape
-        """Microseconds since 1970. A moment without a zone is refused by the subtraction."""
+        """Microseconds since 1970. The subtraction raises for a time without a zone."""
         return None if value is None else (value - EPOCH) // MICROSECOND
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's shape
-        """The moment, in UTC."""
+        """The time, in UTC."""
         return None if value is None else EPOCH + value * MICROSECOND
 
 
 class Day(TypeDecorator[date]):
-    """A calendar day as ISO text, which sorts as it should."""
+    """A date as ISO text, which sorts correctly."""
 
     impl = String(10)
     cache_ok = True
 
     def process_bind_param(self, value: date | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's shape
-        """The day's ISO form."""
+        """The date's ISO form."""
         return None if value is None else value.isoformat()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> date | None:  # noqa: ARG002 - SQLAlchemy's shape
-        """The day."""
+        """The date."""
         return None if value is None else date.fromisoformat(value)
 
 
@@ -61,7 +61,7 @@ class Json(TypeDecorator[Any]):
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's shape
-        """What was written."""
+        """The decoded value."""
         return None if value is None else json.loads(value)
 
 
@@ -95,10 +95,10 @@ schema_version = _table(
 pointers = _table(
     "pointers",
     _key("table_uuid"),
-    _number("snapshot_id", null=True),  # a row without one is a table whose first landing is not settled
+    _number("snapshot_id", null=True),  # NULL until the table's first landing is settled
     _number("last_landing", null=True),
     Column("settled_at", Instant, nullable=False),
-    Column("locked_at", Instant, nullable=False),  # written by whoever must keep the pointer where it is
+    Column("locked_at", Instant, nullable=False),  # written by transactions that lock the pointer
 )
 
 shards = _table(
@@ -116,7 +116,25 @@ shards = _table(
     _number("snapshot_id", null=True),
     Column("acknowledged_at", Instant),
     Column("updated_at", Instant, nullable=False),
-    Index("lakehead_shards_acknowledged", "table_uuid", "acknowledged_at"),
+    # For counting by state and for pruning, the oldest acknowledgement first.
+    Index("lakehead_shards_state", "table_uuid", "state", "acknowledged_at"),
+)
+
+windows = _table(
+    "windows",
+    _key("table_uuid"),
+    _key("pipeline_key"),
+    Column("pipeline", _LONG, nullable=False),
+    _number("window_us"),
+    _number("most_shards", null=True),  # NULL: any number
+    Column("seen_at", Instant, nullable=False),
+)
+
+pruning_pauses = _table(
+    "pruning_pauses",
+    _key("table_uuid"),
+    _key("owner"),
+    Column("until", Instant, nullable=False),
 )
 
 ranges = _table(
@@ -124,7 +142,7 @@ ranges = _table(
     _key("table_uuid"),
     _key("stream_key"),
     Column("span_start", BigInteger, primary_key=True, autoincrement=False),
-    _number("span_end"),  # not in it; the spans of a stream neither overlap nor touch
+    _number("span_end"),  # exclusive; the spans of a stream neither overlap nor touch
     Column("stream", _LONG, nullable=False),
 )
 
@@ -196,12 +214,34 @@ dead_letters = _table(
     Column("reason", _LONG, nullable=False),
     Column("tries", Integer, nullable=False),
     Column("at", Instant, nullable=False),
+    Column("replayed_at", Instant),
+    Column("dropped_at", Instant),
+)
+
+files = _table(
+    "files",
+    _key("table_uuid"),
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    _key("unit_key"),
+    Column("unit", _LONG, nullable=False),
+    Column("state", String(16), nullable=False),
+    _number("landed_rows"),
+    _number("landed_bytes"),
+    _number("rescued_rows"),
+    Column("tries", Integer, nullable=False),
+    Column("first_error", _LONG),
+    Column("last_error", _LONG),
+    _number("snapshot_id", null=True),
+    Column("first_seen", Instant, nullable=False),
+    Column("changed_at", Instant, nullable=False),
+    Index("lakehead_files_changed", "table_uuid", "changed_at"),
+    Index("lakehead_files_state", "table_uuid", "state", "changed_at"),
 )
 
 metrics = _table(
     "metrics",
     _key("run"),
-    _key("table_uuid"),  # empty for a figure of the whole run
+    _key("table_uuid"),  # empty for a metric of the whole run
     _key("name"),
     Column("value", Double, nullable=False),
     Column("at", Instant, nullable=False),
@@ -210,7 +250,7 @@ metrics = _table(
 leases = _table(
     "leases",
     _key("kind", 32),
-    _key("table_uuid"),  # empty for a lease that is not of one table
+    _key("table_uuid"),  # empty for a lease that is not on one table
     Column("owner", String(64), nullable=False),
     Column("until", Instant, nullable=False),
     Column("taken_at", Instant, nullable=False),

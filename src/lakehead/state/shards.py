@@ -1,31 +1,27 @@
-"""Units of work: opened, acquired, extended, tried, released, acknowledged and at last pruned."""
+"""Shards, the units of work: opened, acquired, extended, tried, released and acknowledged. `pruning` removes them."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Delete, Row, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from lakehead.state.database import Database, insert_new
-from lakehead.state.keys import by_key, chunks, word
-from lakehead.state.leases import Leases
+from lakehead.state.keys import by_key, checked_key, chunks, unit_key
 from lakehead.state.model import Shard, ShardState
 from lakehead.state.schema import shards
-
-PRUNING = "prune"
 
 
 class Shards:
     """The shards of tables. An owner is one start of one process and belongs to one state."""
 
-    def __init__(self, database: Database, leases: Leases) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._leases = leases
 
     def open(self, table: str, units: Iterable[str], *, token: str, generation: int = 0) -> list[Shard]:
-        """Make the shards that are not there yet, ready; answer all as they are, in the order asked for.
+        """Create the shards that do not exist yet, ready. Returns all shards of these units, in the order given.
 
-        A shard carries the publish token of whoever opened it first, or has acquired it since.
+        A shard has the publish token of the owner that opened it first, or acquired it since.
         """
         wanted = list(dict.fromkeys(units))
         self._database.write(lambda connection: self._open(connection, table, wanted, token, generation))
@@ -33,7 +29,7 @@ class Shards:
         return [found[unit] for unit in wanted if unit in found]
 
     def read(self, table: str, units: Iterable[str], *, generation: int = 0) -> list[Shard]:
-        """The shards that are there."""
+        """The shards of these units that exist."""
         keys = by_key(units)
 
         def work(connection: Connection) -> list[Shard]:
@@ -48,9 +44,9 @@ class Shards:
     def acquire(
         self, table: str, units: Iterable[str], *, owner: str, lease_until: datetime, generation: int = 0
     ) -> set[str]:
-        """Take the leases that are free, over, or this owner's already; the units that were got.
+        """Take the leases that are free, expired, or this owner's already. Returns the units that were acquired.
 
-        Of two owners who ask at once exactly one gets each. A completed shard is never got.
+        Of two concurrent owners exactly one gets each unit. A completed shard is never acquired.
         """
         now = self._database.now()
         free = and_(
@@ -59,7 +55,7 @@ class Shards:
         )
         taken = {
             "state": ShardState.IN_PROGRESS,
-            "owner": word("owner", owner),
+            "owner": checked_key("owner", owner),
             "publish_token": owner,
             "lease_until": lease_until,
             "extended_at": now,
@@ -70,18 +66,18 @@ class Shards:
     def extend(
         self, table: str, units: Iterable[str], *, owner: str, lease_until: datetime, generation: int = 0
     ) -> set[str]:
-        """Extend the leases that this owner still holds, even if their time is over; the units that it still has."""
+        """Extend the leases that this owner still holds, even if they have expired. Returns those units."""
         now = self._database.now()
         extended = {"lease_until": lease_until, "extended_at": now, "updated_at": now}
         return self._change(table, units, generation, _held_by(owner), extended, stamped=(owner, now))
 
     def release(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> int:
-        """Give back what this owner holds: the units are ready for anybody. How many they were."""
+        """Release the units that this owner holds, so that they are ready for other owners. Returns how many."""
         given = {"state": ShardState.READY, "owner": None, "lease_until": None, "updated_at": self._database.now()}
         return self._count(table, units, generation, _held_by(owner), given)
 
     def count_try(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> dict[str, int]:
-        """Count one more try of each unit that this owner holds, before it is read. The tries, this one included."""
+        """Count one more try of each unit that this owner holds, before it is read. Returns the new counts."""
         keys = by_key(units)
 
         def work(connection: Connection) -> dict[str, int]:
@@ -96,37 +92,63 @@ class Shards:
 
         return self._database.write(work)
 
+    def uncount_try(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> int:
+        """Take back the last try of each unit that this owner holds: it failed for a reason that is not the unit's.
+
+        For example, the store was unavailable. Returns how many units were changed.
+        """
+        tried = and_(_held_by(owner), shards.c.tries > 0)
+        changed = {"tries": shards.c.tries - 1, "updated_at": self._database.now()}
+        return self._count(table, units, generation, tried, changed)
+
+    def reset_tries(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> int:
+        """Forget all tries of units that this owner holds, because reading them succeeded. Returns how many."""
+        tried = and_(_held_by(owner), shards.c.tries > 0)
+        return self._count(table, units, generation, tried, {"tries": 0, "updated_at": self._database.now()})
+
     def acknowledge(self, table: str, units: Iterable[str], *, generation: int = 0) -> int:
-        """Record that the messages of completed units were acknowledged: their windows start. How many did."""
+        """Record that the messages of completed units were acknowledged, which starts their deduplication windows.
+
+        Returns how many units were not acknowledged before.
+        """
         now = self._database.now()
         completed = and_(shards.c.state == ShardState.COMPLETED, shards.c.acknowledged_at.is_(None))
         return self._count(table, units, generation, completed, {"acknowledged_at": now, "updated_at": now})
 
-    def prune(self, table: str, *, owner: str, window: timedelta, every: timedelta) -> int | None:
-        """Remove what was completed and acknowledged longer ago than the window; how many. Never one in progress.
+    def renew_windows(self, table: str, units: Iterable[str], *, generation: int = 0) -> int:
+        """Begin the deduplication windows of acknowledged units anew: a message has announced them again.
 
-        Whoever asks while another's pruning is less than `every` ago gets None, and nothing is done.
+        Returns how many windows were renewed.
         """
         now = self._database.now()
-        holder = self._leases.holder(PRUNING, table=table)
-        if holder is not None and holder[1] > now:
-            return None  # also if it is our own: it debounces our calls too
-        if not self._leases.take(PRUNING, owner, now + every, table=table):
-            return None
-        return self._prune(table, now - window)
+        acknowledged = and_(shards.c.state == ShardState.COMPLETED, shards.c.acknowledged_at.is_not(None))
+        return self._count(table, units, generation, acknowledged, {"acknowledged_at": now, "updated_at": now})
 
     def counts(self, table: str) -> dict[ShardState, int]:
-        """How many shards of a table stand where."""
+        """How many shards of a table are in each state, counted in an index."""
         query = select(shards.c.state, func.count()).where(shards.c.table_uuid == table).group_by(shards.c.state)
         rows = self._database.read(lambda connection: connection.execute(query).all())
         return {ShardState(state): count for state, count in rows}
 
+    def page(
+        self, table: str, *, state: ShardState | None = None, after: Shard | None = None, limit: int = 1000
+    ) -> list[Shard]:
+        """Shards of a table in the order of their keys, at most so many; the next page comes after the last of them."""
+        query = select(shards).where(shards.c.table_uuid == checked_key("table", table))
+        if state is not None:
+            query = query.where(shards.c.state == state)
+        if after is not None:
+            later = and_(shards.c.generation == after.generation, shards.c.unit_key > unit_key(after.unit))
+            query = query.where(or_(shards.c.generation > after.generation, later))
+        query = query.order_by(shards.c.generation, shards.c.unit_key).limit(limit)
+        return [_shard(row) for row in self._database.read(lambda connection: connection.execute(query).all())]
+
     def _open(self, connection: Connection, table: str, units: list[str], token: str, generation: int) -> None:
         fresh = {
-            "table_uuid": word("table", table),
+            "table_uuid": checked_key("table", table),
             "generation": generation,
             "state": ShardState.READY,
-            "publish_token": word("publish token", token),
+            "publish_token": checked_key("publish token", token),
             "owner": None,
             "lease_until": None,
             "extended_at": None,
@@ -148,7 +170,7 @@ class Shards:
         *,
         stamped: tuple[str, datetime],
     ) -> set[str]:
-        """Update, and tell which rows it met: they carry this call's moment, which no other call of this owner has."""
+        """Update, and return which rows matched: they have this call's time, which no other call of this owner has."""
         keys = by_key(units)
         owner, now = stamped
         met = and_(shards.c.owner == owner, shards.c.extended_at == now)
@@ -176,38 +198,17 @@ class Shards:
 
         return self._database.write(work)
 
-    def _prune(self, table: str, before: datetime) -> int:
-        old = and_(
-            shards.c.table_uuid == word("table", table),
-            shards.c.state == ShardState.COMPLETED,
-            shards.c.acknowledged_at < before,
-        )
-        listed = select(shards.c.generation, shards.c.unit_key).where(old)
-        rows = self._database.read(lambda connection: connection.execute(listed).all())
-        generations: dict[int, list[str]] = {}
-        for row in rows:
-            generations.setdefault(row.generation, []).append(row.unit_key)
-        # Small transactions: a long one would hold up whoever settles.
-        return sum(
-            self._remove(delete(shards).where(_these(table, generation, some), old))
-            for generation, keys in generations.items()
-            for some in chunks(sorted(keys))
-        )
-
-    def _remove(self, removed: Delete) -> int:
-        return self._database.write(lambda connection: connection.execute(removed).rowcount)
-
 
 def _these(table: str, generation: int, keys: Iterable[str]) -> ColumnElement[bool]:
     return and_(
-        shards.c.table_uuid == word("table", table),
+        shards.c.table_uuid == checked_key("table", table),
         shards.c.generation == generation,
         shards.c.unit_key.in_(list(keys)),
     )
 
 
 def _held_by(owner: str) -> ColumnElement[bool]:
-    return and_(shards.c.owner == word("owner", owner), shards.c.state != ShardState.COMPLETED)
+    return and_(shards.c.owner == checked_key("owner", owner), shards.c.state != ShardState.COMPLETED)
 
 
 def _shard(row: Row[Any]) -> Shard:

@@ -1,4 +1,4 @@
-"""Stored slice plans: fixed before they run, resumed as they were, shared by whoever runs the table."""
+"""Stored slice plans: fixed before they run, resumed unchanged, and shared by all runs of a table."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from lakehead.state.database import Database, insert_new
-from lakehead.state.keys import chunks, unit_key, word
-from lakehead.state.model import Slice, SlicePlan
+from lakehead.state.keys import checked_key, chunks, unit_key
+from lakehead.state.model import SlicePlan, StoredSlice
 from lakehead.state.schema import plans, slices
 
 
@@ -18,7 +18,7 @@ class SlicePlans:
         self._database = database
 
     def save(self, plan: SlicePlan) -> SlicePlan:
-        """Store a plan before it runs. If the table has one already, that one is answered, and it is the one to run."""
+        """Store a plan before it runs. Returns the plan to run: this one, or the one that the table has already."""
         return self._database.write(lambda connection: self._save(connection, plan))
 
     def load(self, table: str) -> SlicePlan | None:
@@ -38,26 +38,26 @@ class SlicePlans:
         return self._database.read(work)
 
     def mark_done(self, table: str, plan: str, position: int, snapshot: int | None = None) -> bool:
-        """Mark a slice of this plan as landed. Marking twice keeps the first; false if the plan was discarded."""
+        """Mark a slice of this plan as landed. A second mark changes nothing. False if the plan was discarded."""
         return self._database.write(lambda connection: self._mark(connection, table, plan, position, snapshot))
 
     def discard(self, table: str, plan: str) -> bool:
-        """Forget this plan; false if it is not the table's plan any more, and a newer one is left alone."""
+        """Delete this plan. False if it is not the table's plan any more; a newer one is not deleted."""
         return self._database.write(lambda connection: self._discard(connection, table, plan))
 
     def _save(self, connection: Connection, plan: SlicePlan) -> SlicePlan:
         now = self._database.now()
         for each in plan.slices:
-            unit_key(each.unit)  # refuses what a server could not keep
+            unit_key(each.unit)  # raises for an id that a server could not store
         row = {
-            "table_uuid": word("table", plan.table),
-            "plan_id": word("plan", plan.id),
+            "table_uuid": checked_key("table", plan.table),
+            "plan_id": checked_key("plan", plan.id),
             "generation": plan.generation,
             "detail": dict(plan.detail),
             "saved_at": now,
         }
         insert_new(connection, plans, [row])
-        # Held from here on: nobody discards the plan that is there while its slices are written or read.
+        # Locks the row: the stored plan cannot be discarded while its slices are written or read.
         held = update(plans).where(plans.c.table_uuid == plan.table).values(plan_id=plans.c.plan_id)
         connection.execute(held)
         there = connection.execute(select(plans.c.plan_id).where(plans.c.table_uuid == plan.table)).scalar_one()
@@ -99,7 +99,7 @@ def _load(connection: Connection, tables: Iterable[str]) -> dict[str, SlicePlan]
     if not stored:
         return {}
     query = select(slices).where(slices.c.table_uuid.in_(some)).order_by(slices.c.position)
-    parts: dict[tuple[str, str], list[Slice]] = {}
+    parts: dict[tuple[str, str], list[StoredSlice]] = {}
     for row in connection.execute(query):
         parts.setdefault((row.table_uuid, row.plan_id), []).append(_slice(row))
     return {
@@ -114,5 +114,5 @@ def _load(connection: Connection, tables: Iterable[str]) -> dict[str, SlicePlan]
     }
 
 
-def _slice(row: Row[Any]) -> Slice:
-    return Slice(unit=row.unit, bounds=row.bounds, done=row.done_at is not None, snapshot=row.snapshot_id)
+def _slice(row: Row[Any]) -> StoredSlice:
+    return StoredSlice(unit=row.unit, bounds=row.bounds, done=row.done_at is not None, snapshot=row.snapshot_id)

@@ -1,4 +1,4 @@
-"""The whole state, as one value."""
+"""The state: one object with the records of each subject."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,42 +6,48 @@ from types import TracebackType
 from typing import Self
 
 from lakehead.state.database import Database
+from lakehead.state.files import FileHistory
 from lakehead.state.history import History
 from lakehead.state.landings import Landings
 from lakehead.state.leases import Leases
-from lakehead.state.progress import Progress
+from lakehead.state.progress import ProgressRecords
+from lakehead.state.pruning import Pruning
 from lakehead.state.shards import Shards
 from lakehead.state.slices import SlicePlans
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known, by subject. Safe to share between threads; close it, or use it in a `with`."""
+    """The state database's records, by subject. Safe to share between threads; close it, or use it in a `with`."""
 
     database: Database
     landings: Landings
     shards: Shards
+    pruning: Pruning
     slices: SlicePlans
-    progress: Progress
+    progress: ProgressRecords
     history: History
+    files: FileHistory
     leases: Leases
 
     @classmethod
     def of(cls, database: Database) -> Self:
-        """The state in a database whose tables are there."""
+        """The state in a database whose tables exist."""
         leases = Leases(database)
         return cls(
             database=database,
             landings=Landings(database),
-            shards=Shards(database, leases),
+            shards=Shards(database),
+            pruning=Pruning(database, leases),
             slices=SlicePlans(database),
-            progress=Progress(database),
+            progress=ProgressRecords(database),
             history=History(database),
+            files=FileHistory(database),
             leases=leases,
         )
 
     def now(self) -> datetime:
-        """A moment later than every one that this state has given or written before. Fences are dated with it."""
+        """The current time, always later than every time this state has returned or written. Fences use it."""
         return self.database.now()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A watermark's value as text and back, exactly, and which of two is further."""
+"""Converts a watermark's value to text and back, exactly, and compares two values."""
 
 import json
 from datetime import UTC, date, datetime
@@ -26,11 +26,11 @@ def to_text(value: Value) -> tuple[str, str]:
         case date():
             return "date", value.isoformat()
         case str():
-            return "text", json.dumps(value)  # ASCII only: a NUL or half a surrogate pair is no trouble to any server
+            return "text", json.dumps(value)  # ASCII only, so that every server can store a NUL or a lone surrogate
 
 
 def from_text(kind: str, text: str) -> Value:
-    """The value that was written."""
+    """The value of a kind and a text from `to_text`. Raises `Misconfigured` for an unknown kind."""
     match kind:
         case "integer":
             return int(text)
@@ -44,15 +44,15 @@ def from_text(kind: str, text: str) -> Value:
             return str(json.loads(text))
         case unknown:
             raise Misconfigured(
-                f"The state holds a watermark of the unknown kind {unknown!r}; a newer Lakehead wrote it."
+                f"The state holds a watermark of the unknown kind {unknown!r}. Use the newer Lakehead that wrote it."
             )
 
 
 def not_behind(new: Value, old: Value) -> bool:
-    """Whether a watermark may go from `old` to `new`.
+    """Whether a watermark may move from `old` to `new`.
 
-    Text goes by its code points. A column whose type was changed has values that cannot be compared with the older
-    ones: the newer landing is then believed, for it is what the table holds.
+    Text is compared by code points. If the column's type was changed, the values cannot be compared; then the newer
+    landing wins, because it is what the table holds.
     """
     match new, old:
         case ((int() | Decimal()), (int() | Decimal())):

@@ -1,1 +1,1 @@
-"""Object stores behind one port, whose words are preconditions: create only if absent, replace only this version."""
+"""Object stores behind one protocol with conditional writes: create only if absent, replace only this version."""

@@ -1,4 +1,4 @@
-"""Clients of the clouds' object stores, from settings."""
+"""obstore clients for S3, GCS and Azure, made from settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakehead.errors import Misconfigured
-from lakehead.storage.backoff import Backoff
+from lakehead.retry import Backoff
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -18,7 +18,7 @@ Client = S3Store | GCSStore | AzureStore
 
 
 class Bucket(NamedTuple):
-    """Where a store's objects lie."""
+    """The bucket or container of a store, and the prefix of its keys there."""
 
     scheme: str
     name: str
@@ -27,31 +27,31 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How to reach a store. What is left empty is looked for where the cloud's tools look, as in a role."""
+    """How to connect to a store. Settings left empty are looked up as the cloud's own tools do, e.g. from a role."""
 
     endpoint: str = ""
-    """Address of a server other than the cloud's own, such as `http://127.0.0.1:8333`. The URL may name it too.
-    Azure's emulator wants its account in it: `http://127.0.0.1:10000/devstoreaccount1`."""
+    """Address of a server other than the cloud's own, such as `http://127.0.0.1:8333`. It may also be in the URL.
+    Azurite's endpoint includes the account: `http://127.0.0.1:10000/devstoreaccount1`."""
 
     region: str = ""
-    """Region of the bucket (S3). The URL may name it too."""
+    """Region of the bucket (S3). It may also be in the URL."""
 
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Secrets, by obstore's names: `access_key_id`, `secret_access_key` and `session_token` for S3,
+    """Secrets, under obstore's names: `access_key_id`, `secret_access_key` and `session_token` for S3,
     `service_account` (a file) or `service_account_key` for GCS, `account_name` and `account_key` for Azure."""
 
     request_timeout: float = 60.0
-    """Seconds that one request may take, its body included."""
+    """Timeout of one request in seconds, including its body."""
 
     connect_timeout: float = 5.0
-    """Seconds that connecting may take."""
+    """Timeout for connecting, in seconds."""
 
     backoff: Backoff = field(default_factory=Backoff)
-    """Tries of a request, and the pauses between them."""
+    """How often a request is attempted, and the pauses between attempts."""
 
 
 def connect(bucket: Bucket, settings: StoreSettings, *, retries: int) -> Client:
-    """A client for one bucket that tries each request that many times more. It sends nothing yet."""
+    """Make a client for one bucket, which retries each request up to `retries` times. Nothing is sent yet."""
     client: ClientConfig = {
         "timeout": timedelta(seconds=settings.request_timeout),
         "connect_timeout": timedelta(seconds=settings.connect_timeout),
@@ -65,7 +65,7 @@ def connect(bucket: Bucket, settings: StoreSettings, *, retries: int) -> Client:
             "base": 2,
         },
     }
-    # Which names are known differs from cloud to cloud; obstore checks them and says which is not.
+    # Each cloud knows other names; obstore raises for an unknown one.
     config: dict[str, Any] = dict(settings.credentials)
     if settings.endpoint:
         config["base_url" if bucket.scheme == "gs" else "endpoint"] = settings.endpoint
@@ -75,5 +75,7 @@ def connect(bucket: Bucket, settings: StoreSettings, *, retries: int) -> Client:
     try:
         return make(bucket.name, prefix=bucket.prefix or None, client_options=client, retry_config=retry, **config)
     except (BaseError, ValueError, TypeError) as error:
-        gist = str(error).partition("\n")[0]
-        raise Misconfigured(f"The store {bucket.scheme}://{bucket.name} cannot be set up: {gist}.") from error
+        reason = str(error).partition("\n")[0]
+        raise Misconfigured(
+            f"Cannot set up a client for {bucket.scheme}://{bucket.name}: {reason}. Check the store's settings."
+        ) from error

@@ -1,20 +1,20 @@
-"""What every store can do, and everything it may answer."""
+"""The `Store` protocol: what every object store can do, and every outcome a call can have."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
 Version = NewType("Version", str)
-"""Names one state of one object. Opaque: pass it back to `replace`, compare it for equality, nothing else.
+"""Identifies one state of one object. Opaque: pass it back to `replace` or compare it for equality, nothing else.
 
-A store may derive it from the content alone, so a body that returns to an earlier content may look unchanged.
-Whoever replaces an object puts something into its body that only grows.
+A store may derive it from the content alone (an ETag), so a body that returns to earlier content may look unchanged.
+Put something that only grows, such as a version number, into every body that you replace.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """What a store tells about an object without its body."""
+class ObjectMeta:
+    """An object's metadata."""
 
     key: str
     size: int
@@ -24,8 +24,8 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What a listing tells about an object: no version, for not every store has it at hand there."""
+class ListedObject:
+    """An object in a listing. It has no version, because not every store lists versions."""
 
     key: str
     size: int
@@ -34,25 +34,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One state of an object: the body belongs to exactly this version."""
+    """An object's metadata and body. The body belongs to exactly this version."""
 
-    meta: Meta
+    meta: ObjectMeta
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Our body is what the key holds, and nothing was there before."""
+    """The object was created. The key was absent before."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Somebody else's object was seen at the key; ours was not stored.
+    """The key already holds another object. Nothing was written.
 
-    Unless something between us and the store sent our request twice and somebody then replaced ours: whoever must be
-    sure after `Exists` or `Stale` looks for a mark of its own in the body.
+    One exception: if the network sent our request twice and another writer then replaced our object, this is returned
+    although our write was applied. To be sure after `Exists` or `Stale`, look for a nonce of your own in the body.
     """
 
     version: Version
@@ -60,63 +60,63 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Our body took the place of exactly the version we named."""
+    """The object was replaced. Before, it was exactly the expected version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The object is no longer the version we named; ours was not stored."""
+    """The object is no longer the expected version. Nothing was written."""
 
     version: Version | None
-    """What was seen instead; None if the object is gone."""
+    """The version found instead; None if the object is gone."""
 
 
 class Store(Protocol):
-    """A place for objects, shared by everyone who has its address.
+    """An object store with conditional writes.
 
-    Every method may raise `InvalidKey`; `Misconfigured` where an operator has to act (bucket, credentials);
-    `Unavailable` when nothing was changed and a later try may succeed. A method that writes may also raise
-    `OutcomeUnknown`. What a write has answered is durable and seen by every later read and list.
+    Every method may raise `InvalidKey`; `Misconfigured` if an operator has to act (bucket, credentials); `Unavailable`
+    if nothing was changed and a later attempt may succeed. A method that writes may also raise `OutcomeUnknown`. Once
+    a write has returned it is durable, and every later read and list sees it.
 
-    A key must not also be the folder of another key: some stores keep folders as files.
+    A key must not also be the folder of another key, because some stores keep folders as files.
     """
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
-        """Store the object only if the key is absent. Of many writers at once exactly one gets `Created`.
+        """Store the object only if the key is absent. Of concurrent writers exactly one gets `Created`.
 
-        If an answer is lost and somebody deletes the object before we look, it may be created a second time.
+        If a response is lost and the object is deleted before we check for it, it may be created a second time.
         """
         ...
 
     async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
-        """Store the object only if it is still that version. Of many writers at once exactly one gets `Replaced`."""
+        """Store the object only if it is still that version. Of concurrent writers exactly one gets `Replaced`."""
         ...
 
     async def put(self, key: str, body: bytes) -> Version:
-        """Store the object whatever is there: for keys that nobody else writes."""
+        """Store the object unconditionally. Only for keys that have a single writer."""
         ...
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
-        """The object, or its bytes from `start` up to but not including `end`, or None where it is absent.
+        """Return the object, or its bytes from `start` up to but not including `end`; None if it is absent.
 
-        A range past the end of the object is cut there, so it may come back empty.
+        A range that goes past the end of the object is cut there, so the body may be empty.
         """
         ...
 
-    async def head(self, key: str) -> Meta | None:
-        """What is known of the object without its body, or None where it is absent."""
+    async def head(self, key: str) -> ObjectMeta | None:
+        """Return the object's metadata, or None if it is absent."""
         ...
 
-    def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
-        """Pages of the objects below a folder (the whole store by default), in the order of their keys' UTF-8 bytes.
+    def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        """Yield pages of the objects in a folder and its subfolders, in the order of their keys' UTF-8 bytes.
 
-        Only keys greater than `start_after` are listed. An object that comes, changes or goes during the listing
-        may be listed or not; every other object is listed exactly once.
+        The default is the whole store. Only keys greater than `start_after` are listed. An object that is created,
+        changed or deleted during the listing may be missing; every other object is listed exactly once.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Make the object absent. That it already was is no error."""
+        """Delete the object. It is no error if it is absent."""
         ...

@@ -1,4 +1,4 @@
-"""Whether a store keeps its word: asked once, at start."""
+"""Probing a store: does it honour conditional writes?"""
 
 import asyncio
 import logging
@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import Ids
-from lakehead.storage.port import Created, Meta, Object, Replaced, Stale, Store, Version
+from lakehead.storage.port import Created, Object, ObjectMeta, Replaced, Stale, Store, Version
 
 RACERS = 4
 FOLDER = "_probe"
-LEFT_BEHIND_NS = 3_600 * 10**9
-"""How old an object of a probe must be, by the store's clock, for another probe to delete it."""
+MIN_LEFTOVER_AGE_NS = 3_600 * 10**9
+"""A probe deletes an earlier probe's object once it is this old by the store's clock."""
 
-_OURS = re.compile(rf"{FOLDER}/[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+_PROBE_KEY = re.compile(rf"{FOLDER}/[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
 _log = logging.getLogger("lakehead.storage")
 
 ADVICE = (
@@ -25,11 +25,11 @@ ADVICE = (
 
 
 async def probe(store: Store, *, ids: Ids) -> None:
-    """Prove that the store honours both preconditions, also when writers race; raise `Misconfigured` if it does not.
+    """Check with racing writers that the store honours both preconditions; raise `Misconfigured` if it does not.
 
-    It writes two objects below `_probe/` and deletes them again, and those that probes of an hour ago or more left
-    behind; what cannot be deleted is logged. A missing bucket, refused credentials or an unreachable server come out
-    as the error of the first write, and then nothing has been written.
+    It writes two objects under `_probe/` and deletes them, and also what probes left there an hour ago or earlier.
+    Objects that cannot be deleted are logged. A missing bucket, rejected credentials or an unreachable server raise
+    the error of the first write; nothing has been written then.
     """
     first, raced = (f"{FOLDER}/{ids.uuid()}" for _ in range(2))
     await store.create(first, b"")
@@ -39,24 +39,24 @@ async def probe(store: Store, *, ids: Ids) -> None:
         body, newest = await _only_winner(store, raced, "replace one version", _bodies(ids), version)
         await _expect(store, raced, body, newest)
         if not isinstance(await store.replace(raced, b"late", version), Stale):
-            raise Misconfigured(f"The store let a writer replace a version that was gone. {ADVICE}")
+            raise Misconfigured(f"The store let a writer replace an outdated version. {ADVICE}")
         now = (await _expect(store, raced, body, newest)).modified_ns
-        await _delete(store, await _left_behind(store, now))
+        await _delete(store, await _leftovers(store, now))
     finally:
         await _delete(store, [first, raced])
 
 
 def _bodies(ids: Ids) -> list[bytes]:
-    """A different body for each racer and each race: a store may take equal bodies for one version."""
+    """Return a different body for each racer: a store may give equal bodies the same version."""
     return [ids.uuid().encode() for _ in range(RACERS)]
 
 
 async def _only_winner(
-    store: Store, key: str, deed: str, bodies: list[bytes], version: Version | None
+    store: Store, key: str, operation: str, bodies: list[bytes], version: Version | None
 ) -> tuple[bytes, Version]:
     answers = await asyncio.gather(
         *(store.create(key, body) if version is None else store.replace(key, body, version) for body in bodies),
-        return_exceptions=True,  # so that none is still under way when we clean up
+        return_exceptions=True,  # wait for all of them before we clean up
     )
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -67,43 +67,45 @@ async def _only_winner(
         if isinstance(answer, Created | Replaced)
     ]
     if len(winners) != 1:
-        raise Misconfigured(f"The store let {len(winners)} of {RACERS} writers at once {deed}. {ADVICE}")
+        raise Misconfigured(f"The store let {len(winners)} of {RACERS} concurrent writers {operation}. {ADVICE}")
     return winners[0]
 
 
-async def _expect(store: Store, key: str, body: bytes, version: Version) -> Meta:
+async def _expect(store: Store, key: str, body: bytes, version: Version) -> ObjectMeta:
     match await store.get(key):
         case Object(meta, there) if there == body and meta.version == version:
             return meta
         case _:
-            raise Misconfigured(f"The store does not give back what the winning writer stored. {ADVICE}")
+            raise Misconfigured(f"The store does not return what the winning writer stored. {ADVICE}")
 
 
-async def _left_behind(store: Store, now_ns: int) -> list[str]:
-    """Keys of the objects that crashed probes left: of a page at most, the rest is for the next probe."""
+async def _leftovers(store: Store, now_ns: int) -> list[str]:
+    """Return keys of objects that crashed probes left: one page at most, the next probe finds the rest."""
     pages = store.list(FOLDER)
     try:
         page = await anext(pages)
     except StopAsyncIteration:
         return []
     except LakeheadError as error:
-        _log.warning("Objects below %s/ could not be listed (%s). Allow this user to list the store.", FOLDER, error)
+        _log.warning("Could not list objects under %s/ (%s). Allow this user to list the store.", FOLDER, error)
         return []
     if isinstance(pages, AsyncGenerator):
-        await pages.aclose()  # else the event loop does it, some time later
-    return [each.key for each in page if _OURS.fullmatch(each.key) and now_ns - each.modified_ns > LEFT_BEHIND_NS]
+        await pages.aclose()  # otherwise the event loop closes it at some later time
+    return [
+        each.key for each in page if _PROBE_KEY.fullmatch(each.key) and now_ns - each.modified_ns > MIN_LEFTOVER_AGE_NS
+    ]
 
 
 async def _delete(store: Store, keys: Sequence[str]) -> None:
-    """Delete objects of probes. One that stays says nothing about preconditions, so it is no error."""
+    """Delete objects of probes. A failure is only logged: it says nothing about preconditions."""
     for key in keys:
         try:
             await store.delete(key)
         except LakeheadError as error:
             _log.warning(
-                "The probe of the store left %s behind (%s). Allow this user to delete objects; "
+                "The probe of the store could not delete %s (%s). Allow this user to delete objects; "
                 "a later probe deletes what is older than an hour.",
                 key,
                 error,
             )
-            return  # a store that does not answer would make us wait for each
+            return  # if the store does not respond, each further delete would wait for its timeout

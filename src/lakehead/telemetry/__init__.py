@@ -1,1 +1,1 @@
-"""The one stream of events that a process tells, and how it reaches whoever listens."""
+"""The events of a run, and how they reach their subscribers."""

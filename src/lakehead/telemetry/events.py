@@ -1,4 +1,4 @@
-"""What can happen in a run, as typed records. Their names and fields are what dashboards and logs are built on."""
+"""The events of a run, as typed records. Dashboards and logs rely on each `kind` and on the field names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 def as_json(value: object) -> object:
-    """A value as JSON has it, whatever it is: moments are text, and so is all that JSON has no word for."""
+    """Convert any value to one that JSON can hold. Dates, timestamps and unknown types become text."""
     match value:
         case Enum():
             return as_json(value.value)
@@ -30,20 +30,20 @@ def as_json(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """Something that happened in a run."""
+class Event:
+    """Base class of all events."""
 
     kind: ClassVar[str]
 
     def payload(self) -> dict[str, object]:
-        """Its fields as JSON has them; those without a value are left out."""
-        told = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: as_json(value) for name, value in told if value is not None}
+        """Return the fields as JSON values, without those that are None."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: as_json(value) for name, value in values if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStart(Happened):
-    """A run begins."""
+class RunStart(Event):
+    """A run has started."""
 
     kind: ClassVar[str] = "run_start"
     pipeline: str
@@ -52,34 +52,34 @@ class RunStart(Happened):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunDone(Happened):
-    """A run has ended; every table is in one of the numbers."""
+class RunDone(Event):
+    """A run has ended. Every table is counted in exactly one of the numbers."""
 
     kind: ClassVar[str] = "run_done"
     done: int
     skipped: int
     failed: int
     not_ended: int = 0
-    """Not begun, or begun and not ended, when somebody stopped the run."""
+    """Tables that were not started or not finished when the run was stopped."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(Happened):
-    """How a run stands."""
+class Heartbeat(Event):
+    """Periodic progress of the whole run."""
 
     kind: ClassVar[str] = "heartbeat"
     total: int
     done: int
     failed: int
     rows: int = 0
-    """Rows of all tables so far."""
+    """Rows read so far, over all tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStart(Happened):
-    """A table is begun."""
+class TableStart(Event):
+    """A table has started."""
 
     kind: ClassVar[str] = "table_start"
     mode: str
@@ -88,74 +88,74 @@ class TableStart(Happened):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableProgress(Happened):
-    """How far a table is: what it is doing, and how much of that is done."""
+class TableStep(Event):
+    """What a table is doing now, and how far it is."""
 
     kind: ClassVar[str] = "table_progress"
     step: str
-    """In a few words: reading, merging into the mirror, waiting for another run."""
+    """A few words, such as "reading" or "merging into the mirror"."""
 
     rows: int | None = None
-    """The rows that have landed in this run so far."""
+    """Rows landed in this run so far."""
 
     slice: int | None = None
-    """Which slice is being read, from 1."""
+    """Number of the slice being read, from 1."""
 
     slices: int | None = None
-    """How many slices the plan has."""
+    """Number of slices in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableWaits(Happened):
-    """A table is held up by somebody else: told once for each wait."""
+class TableWaiting(Event):
+    """A table waits for another process or service. Emitted once per wait."""
 
     kind: ClassVar[str] = "table_waits"
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LateCommitsUnknown(Happened):
-    """The source does not tell of all open transactions: what they commit after the read may be missed."""
+class LateCommitsUnknown(Event):
+    """The source does not report all open transactions. Rows they commit after the read may be missed."""
 
     kind: ClassVar[str] = "late_commits_unknown"
     reason: str
     lag_seconds: int
-    """The lag that protects, as long as no transaction lasts longer; 0: none."""
+    """The configured lag, which protects against transactions shorter than it; 0 if there is none."""
 
     accepted: bool
-    """Whether the configuration says that the table is read all the same."""
+    """Whether the configuration accepts this risk (`late_commits: accept`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableHeldBack(Happened):
-    """A table is not read up to the source's time, because an open transaction may still bring rows."""
+class TableHeldBack(Event):
+    """A table is not read up to the source's current time, because an open transaction may still add rows."""
 
     kind: ClassVar[str] = "table_held_back"
     by: str
     since: datetime
-    """When that transaction began."""
+    """When that transaction started."""
 
     seconds: float
-    """How far the table stays behind because of it."""
+    """How far the table is behind because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlanned(Happened):
-    """The windows that a table is read in are fixed and stored."""
+class TablePlanned(Event):
+    """The slices of a table are planned and stored."""
 
     kind: ClassVar[str] = "table_planned"
     slices: int
     done: int
-    """Of them, those that an earlier run has landed."""
+    """Slices that an earlier run has already landed."""
 
     resumed: bool
     planner: Mapping[str, object] = field(default_factory=dict)
-    """Why the plan is as it is: literals, estimated rows, probes."""
+    """Planner metadata for debugging: literals, estimated rows, probe results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseMarked(Happened):
-    """A phase of a table is done, or has failed."""
+class PhaseMarked(Event):
+    """A phase of a table has completed or failed."""
 
     kind: ClassVar[str] = "phase"
     phase: str
@@ -171,53 +171,91 @@ class PhaseMarked(Happened):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableDone(Happened):
-    """A table is loaded."""
+class TableDone(Event):
+    """A table was loaded."""
 
     kind: ClassVar[str] = "table_done"
     rows: int
-    """Read from the source in this run."""
+    """Rows read from the source in this run."""
 
     published: int | None = None
-    """Written for readers in this run, whichever run has read them: merged into the mirror, or into the final."""
+    """Rows written to the mirror or final table in this run, including rows that an earlier run had read."""
 
     seconds: float
     slices: int | None = None
     watermark: str | None = None
-    """Where the table stands now, as text."""
+    """The new watermark, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSkipped(Happened):
-    """There was nothing to do for a table."""
+class TableSkipped(Event):
+    """A table had nothing to load."""
 
     kind: ClassVar[str] = "table_skipped"
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFailed(Happened):
-    """A table has failed; the others go on."""
+class TableFailed(Event):
+    """A table has failed. Other tables continue."""
 
     kind: ClassVar[str] = "table_failed"
     error: str
-    """One sentence that says what to do."""
+    """What went wrong and what to do, in one sentence."""
 
     error_kind: str
     stack_hash: str
-    """The same for the same fault at the same place."""
+    """Groups failures: equal for the same error raised at the same place."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingCleaned(Happened):
-    """Staging directories that had landed and had their time are gone."""
+class PipelineStarted(Event):
+    """A pipeline has begun to consume its queue."""
+
+    kind: ClassVar[str] = "pipeline_started"
+    pipeline: str
+    queue: str
+    warning: str | None = None
+    """What may lose or double data with these settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProgress(Event):
+    """How far a pipeline is, since it started."""
+
+    kind: ClassVar[str] = "pipeline_progress"
+    pipeline: str
+    counts: Mapping[str, int]
+    held_messages: int
+    rows_per_second: float
+    """Since the last report."""
+
+    lag_seconds: float | None = None
+    """The age of the oldest message that is held, if the queue tells it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineEnded(Event):
+    """A pipeline was stopped, has nothing more to do, or has failed."""
+
+    kind: ClassVar[str] = "pipeline_ended"
+    pipeline: str
+    counts: Mapping[str, int]
+    seconds: float
+    error: str | None = None
+    """Why it failed, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingCleaned(Event):
+    """Expired staging directories were removed."""
 
     kind: ClassVar[str] = "staging_cleaned"
     root: str
     removed: int
     not_landed: int = 0
-    """Directories of writers that are at work elsewhere, or that were killed: only a person can tell which."""
+    """Directories that never landed: their writer is still running elsewhere, or was killed."""
     error: str | None = None
-    """Why it ended early."""
+    """Why the clean-up stopped early."""

@@ -1,1 +1,1 @@
-"""Bytes sent and stored: pure codecs that believe nothing they read."""
+"""Codecs for everything that is sent or stored: pure functions that check all input."""

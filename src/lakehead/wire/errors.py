@@ -1,11 +1,11 @@
-"""What a codec says of bytes that it cannot believe."""
+"""Errors of codecs."""
 
 from lakehead.errors import LakeheadError
 
 
 class Unreadable(LakeheadError):
-    """Repair or set aside what is stored: it is not what it should be. Reading it again will fail again."""
+    """Repair the stored object: it is damaged or not in the expected format. Reading it again fails again."""
 
 
 class NewerFormat(Unreadable):
-    """Update the reader: what is stored was written by a newer Lakehead. It is not damaged, and never set aside."""
+    """Update the reader: a newer Lakehead wrote the stored object. It is not damaged, and never goes to quarantine."""

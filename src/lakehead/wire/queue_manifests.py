@@ -1,7 +1,7 @@
-"""The two manifests of a queue as they are stored: the JSON of the specification, and keys of ours beside it.
+"""The two manifests of a queue: the specification's JSON, with additional keys of ours.
 
-A manifest made by hand from the specification is read: each key of ours has a value that means "absent". Keys that
-we do not know are kept as they are when a manifest is written again.
+Manifests that have only the specification's keys can be read: each key of ours has a default. Unknown keys are kept
+when a manifest is written again.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,10 @@ import msgspec
 from lakehead.wire.errors import Unreadable
 
 MAX_BYTES = 128 << 20
-"""A manifest larger than this is neither read nor written: more than a million locations."""
+"""The largest manifest that is read or written: more than a million locations."""
 
 MAX_APPEND_BYTES = 96 << 20
-"""Nothing is appended that would make a producer manifest larger than this, so that everybody can still read it and
-write what is no append: clean-ups, a new `gc` number."""
+"""The largest producer manifest that an append may write, so that cleanups and orphan GC can still write theirs."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Unknown = Mapping[str, msgspec.Raw]
@@ -25,51 +24,51 @@ Unknown = Mapping[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerManifest:
-    """What is queued, in the order of its appends."""
+    """The queued locations, in the order of their appends."""
 
     pending: tuple[str, ...] = ()
     version: int = 0
-    """Grows with every write of ours, so that no two states of the object look alike."""
+    """Grows with every write, so that no two states of the object are equal."""
 
     nonce: str = ""
-    """Drawn for each write."""
+    """A random value for each write."""
 
     gc: int = 0
-    """Raised before orphan batches are deleted: whoever stored a batch under another number stores it again."""
+    """Raised by orphan GC before it deletes: a producer that stored a batch under another number stores it again."""
 
     producers: Mapping[str, int] = field(default_factory=dict)
-    """The number of each producer's last append, the longest silent producer first."""
+    """The number of each producer's last append, in the order of these appends."""
 
     forgotten: int = 0
-    """How many producers have been dropped from `producers` because there were too many."""
+    """How many producers were dropped from `producers` because there were too many."""
 
     data_path_prefix: str | None = None
-    """Below which the batches of this queue lie."""
+    """The prefix of this queue's batches."""
 
     partitions: int = 0
-    """How many pairs of manifests the queue has; 0 where nobody has said so yet, which is read as 1."""
+    """The number of partitions; 0 if it is not set yet, which is read as 1."""
 
     partitions_version: int = 0
-    """How often somebody began to change `partitions`. Who meets a higher number than its own was overtaken."""
+    """How many changes of `partitions` were started. A change that finds a higher number than its own was overtaken."""
 
     sealed: bool = False
-    """Whether nothing may be appended, because the number of partitions is being changed."""
+    """Whether appends are refused, because the number of partitions is being changed."""
 
     unknown: Unknown = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Encode the manifest as it is stored."""
         return _encode(self)
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "ProducerManifest":
-        """What is stored at a key. Raises `Unreadable`."""
+        """Decode the manifest stored at the key `where`. Raises `Unreadable`."""
         return cls(**_decoded(body, _PRODUCER, f"The producer manifest {where}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerManifest:
-    """What is being worked on, by whom, and what is done."""
+    """The claimed locations with their owners, and the done locations."""
 
     claimed: Mapping[str, int] = field(default_factory=dict)
     """Claimed locations, and when each claim was last refreshed, in milliseconds since the Unix epoch."""
@@ -78,35 +77,35 @@ class ConsumerManifest:
     version: int = 0
     nonce: str = ""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """Whose each claim is."""
+    """The collector that owns each claim."""
 
     epoch: int = 0
     """How often the queue was taken over in ordered mode."""
 
     owner: str | None = None
-    """Who alone may claim, where the queue is read in order."""
+    """In ordered mode, the only collector that may claim."""
 
     heartbeat: int = 0
-    """When that owner was last heard of, in milliseconds since the Unix epoch."""
+    """The last heartbeat of that owner, in milliseconds since the Unix epoch."""
 
     acks: Mapping[str, int] = field(default_factory=dict)
-    """The number of each collector's last acknowledgement or release, the longest silent collector first."""
+    """The number of each collector's last acknowledgement or release, in the order of these writes."""
 
     deliveries: Mapping[str, int] = field(default_factory=dict)
     """How often each location was claimed that is not done yet."""
 
     bad_in_a_row: int = 0
-    """How many of the batches that were acknowledged last could not be read and were set aside."""
+    """How many of the last acknowledged batches in a row were unreadable and went to quarantine."""
 
     unknown: Unknown = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Encode the manifest as it is stored."""
         return _encode(self)
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "ConsumerManifest":
-        """What is stored at a key. Raises `Unreadable`."""
+        """Decode the manifest stored at the key `where`. Raises `Unreadable`."""
         return cls(**_decoded(body, _CONSUMER, f"The consumer manifest {where}"))
 
 
@@ -145,14 +144,14 @@ _CONSUMER: Decoders = {
     "bad_in_a_row": _count,
 }
 _ALWAYS = ("pending", "claimed", "done")
-"""What the specification has is written even when it is empty."""
+"""Keys of the specification, which are written even if they are empty."""
 
 
-def remember(numbers: Mapping[str, int], who: str, number: int, *, most: int) -> tuple[dict[str, int], int]:
-    """Note somebody's last number as the newest of all; what is kept, and how many of the oldest were dropped."""
+def record_last_number(numbers: Mapping[str, int], who: str, number: int, *, limit: int) -> tuple[dict[str, int], int]:
+    """Add a name's last number at the end; return the newest `limit` entries, and how many older ones were dropped."""
     kept = {name: last for name, last in numbers.items() if name != who}
     kept[who] = number
-    dropped = max(0, len(kept) - most)
+    dropped = max(0, len(kept) - limit)
     for name in list(kept)[:dropped]:
         del kept[name]
     return kept, dropped
@@ -166,7 +165,9 @@ def _encode(manifest: ProducerManifest | ConsumerManifest) -> bytes:
 
 def _decoded(body: bytes, decoders: Decoders, where: str) -> dict[str, Any]:
     if len(body) > MAX_BYTES:
-        raise Unreadable(f"{where} has {len(body):,} bytes, more than are read. Is a collector running?")
+        raise Unreadable(
+            f"{where} has more than {MAX_BYTES:,} bytes, the limit for manifests. Check that a collector is running."
+        )
     name = ""
     try:
         found = _keys.decode(body)
@@ -175,6 +176,8 @@ def _decoded(body: bytes, decoders: Decoders, where: str) -> dict[str, Any]:
             if name in found:
                 known[name] = decoder.decode(found.pop(name))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        what = f"its {name!r} is no such thing" if name else "it is no JSON object"
-        raise Unreadable(f"{where} cannot be read: {what} ({error}). Nothing was changed; repair it by hand.") from None
+        problem = f"its key {name!r} is invalid" if name else "it is not a JSON object"
+        raise Unreadable(
+            f"{where} cannot be read: {problem} ({error}). Nothing was changed; repair it by hand."
+        ) from None
     return {**known, "unknown": {name: value.copy() for name, value in found.items()}}

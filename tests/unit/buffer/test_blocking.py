@@ -14,12 +14,12 @@ from lakehead import (
     BlockingCollector,
     BlockingIngestor,
     CollectorConfig,
+    CollectorMode,
     Durable,
     IngestorConfig,
+    InvalidCall,
     KeyValueEntry,
-    Mode,
     ObjectStoreConfig,
-    Refused,
     Unavailable,
 )
 
@@ -90,7 +90,10 @@ def test_a_loop_waits_for_what_other_threads_ingest(where: ObjectStoreConfig) ->
 
 def test_what_is_released_or_left_goes_to_the_next_collector_at_once(where: ObjectStoreConfig) -> None:
     fill(where, "a", "b", "bad")
-    with collector(where, mode=Mode.COMPETING, read_ahead=1) as first, collector(where, mode=Mode.COMPETING) as other:
+    with (
+        collector(where, mode=CollectorMode.COMPETING, read_ahead=1) as first,
+        collector(where, mode=CollectorMode.COMPETING) as other,
+    ):
         batch = first.next_batch()
         assert batch is not None
         assert first.held == (batch.location,)
@@ -98,7 +101,7 @@ def test_what_is_released_or_left_goes_to_the_next_collector_at_once(where: Obje
         again = other.next_batch()
         assert again is not None
         assert (again.location, again.deliveries) == (batch.location, 2)
-        with pytest.raises(Refused):
+        with pytest.raises(InvalidCall):
             first.ack(batch)
     with collector(where) as last:
         rest = [last.next_batch() for _ in range(3)]
@@ -106,21 +109,21 @@ def test_what_is_released_or_left_goes_to_the_next_collector_at_once(where: Obje
         first_two, bad = rest[:2], rest[2]
         last.ack(*(each for each in first_two if each is not None))
         assert bad is not None
-        last.set_aside(bad.location, "nobody wants it")
+        last.quarantine(bad.location, "nobody wants it")
         assert last.held == ()
         assert last.next_batch() is None
 
 
 def test_errors_come_out_as_they_are(tmp_path: Path) -> None:
     where = ObjectStoreConfig(url=f"file://{tmp_path}/no/such/folder")
-    with pytest.raises(Exception, match="cannot be used"), ingestor(where):
+    with pytest.raises(Exception, match="Cannot use the folder"), ingestor(where):
         raise AssertionError("it must not open")
     closed = ingestor(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
-    with pytest.raises(Refused, match="no KeyValueEntry"):
+    with pytest.raises(InvalidCall, match="not a KeyValueEntry"):
         closed.ingest(["x"])  # type: ignore[list-item]  # on purpose
     closed.close()
     closed.close()
-    with pytest.raises(Refused, match="closed"):
+    with pytest.raises(InvalidCall, match="closed"):
         closed.ingest(entries("a"))
 
 
@@ -131,22 +134,22 @@ def test_one_that_is_never_used_starts_no_thread(where: ObjectStoreConfig) -> No
     assert loop_threads() == []
 
 
-def in_the_child(filling: BlockingIngestor, told: "multiprocessing.Queue[str]") -> None:
+def in_the_child(filling: BlockingIngestor, messages: "multiprocessing.Queue[str]") -> None:
     try:
         filling.ingest(entries("child"))
-    except Refused as error:
-        told.put(str(error))
+    except InvalidCall as error:
+        messages.put(str(error))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is what is shown
 def test_after_a_fork_it_says_so_instead_of_waiting_for_ever(where: ObjectStoreConfig) -> None:
     forking = multiprocessing.get_context("fork")
-    told: Any = forking.Queue()
+    messages: Any = forking.Queue()
     with ingestor(where) as filling:
         filling.ingest(entries("parent")).wait_durable()
-        child = forking.Process(target=in_the_child, args=(filling, told))
+        child = forking.Process(target=in_the_child, args=(filling, messages))
         child.start()
-        assert "as after a fork" in told.get(timeout=60)
+        assert "before a fork" in messages.get(timeout=60)
         child.join()
 
 
@@ -174,7 +177,7 @@ def test_closing_ends_the_calls_of_other_threads(where: ObjectStoreConfig) -> No
         seen: list[str] = []
 
         def flush_all_along(filling: BlockingIngestor = filling) -> None:
-            with suppress(Refused):
+            with suppress(InvalidCall):
                 while True:
                     filling.ingest(entries("a"))
                     filling.flush()
@@ -209,18 +212,18 @@ def test_one_that_nobody_holds_any_more_is_closed(where: ObjectStoreConfig) -> N
     assert [entry.value for batch in found if batch for entry in batch.entries] == [b"a", b"b"]
 
 
-def leave_in_the_child(filling: BlockingIngestor, told: "multiprocessing.Queue[str]") -> None:
+def leave_in_the_child(filling: BlockingIngestor, messages: "multiprocessing.Queue[str]") -> None:
     filling.close()
-    told.put("closed")
+    messages.put("closed")
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is what is shown
 def test_a_child_that_leaves_the_block_of_its_parent_has_nothing_to_close(where: ObjectStoreConfig) -> None:
     forking = multiprocessing.get_context("fork")
-    told: Any = forking.Queue()
+    messages: Any = forking.Queue()
     with ingestor(where) as filling:
         filling.ingest(entries("parent")).wait_durable()
-        child = forking.Process(target=leave_in_the_child, args=(filling, told))
+        child = forking.Process(target=leave_in_the_child, args=(filling, messages))
         child.start()
-        assert told.get(timeout=60) == "closed"
+        assert messages.get(timeout=60) == "closed"
         child.join()

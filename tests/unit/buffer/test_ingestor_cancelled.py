@@ -9,20 +9,31 @@ from typing import Any
 import pytest
 
 from lakehead.buffer.config import IngestorConfig
-from lakehead.buffer.errors import Refused
+from lakehead.buffer.errors import InvalidCall
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.watcher import Durable
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Created, Exists
-from tests.unit.buffer.scene import PAIR, WHERE, Call, GateStore, Scene, batches, entries, play, seconds, writes
+from tests.unit.buffer.support import (
+    PAIR,
+    WHERE,
+    Call,
+    ControlledStore,
+    QueueFixture,
+    batches,
+    entries,
+    seconds,
+    virtual_time,
+    writes,
+)
 
 REQUEST = 0.01
 MOMENTS = [0.0, 0.001, 0.004, 0.012, 0.022, 0.032, 0.034, 0.044, 0.054, 0.064]
 
 
-class SlowStore(GateStore):
+class SlowStore(ControlledStore):
     """Every request takes a while before it is carried out, and a while after."""
 
     async def _pass(self, call: Call, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -35,141 +46,131 @@ class SlowStore(GateStore):
         return await super()._pass(call, slow)
 
 
-def slow(scene: Scene) -> Scene:
-    return replace(scene, store=SlowStore(scene.world))
+def slow(queue: QueueFixture) -> QueueFixture:
+    return replace(queue, store=SlowStore(queue.world))
 
 
-def tasks_of_the_ingestor(scene: Scene, *others: "asyncio.Task[Any]") -> "list[asyncio.Task[Any]]":
+def tasks_of_the_ingestor(queue: QueueFixture, *others: "asyncio.Task[Any]") -> "list[asyncio.Task[Any]]":
     ours = {asyncio.current_task(), *others}
-    return [task for task in scene.world.loop._tasks if not task.done() and task not in ours]
+    return [task for task in queue.world.loop._tasks if not task.done() and task not in ours]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("which", [0, 1, 2, -1, None])
-def test_whichever_task_is_cancelled_every_watcher_resolves_and_every_call_returns(
-    moment: float, which: int | None
+@virtual_time
+async def test_whichever_task_is_cancelled_every_watcher_resolves_and_every_call_returns(
+    queue: QueueFixture, moment: float, which: int | None
 ) -> None:
-    async def story(scene: Scene) -> None:
-        scene = slow(scene)
-        ingestor = scene.ingestor(flush_interval=seconds(0.003), max_unflushed_bytes=12)
-        watchers = {}
-        for value in ("a", "b"):
-            watchers[value] = await ingestor.ingest(entries(value))
-            await scene.later(0.004)
-        watchers["c"] = await ingestor.ingest(entries("c" * 10))
-        blocked = asyncio.create_task(ingestor.ingest(entries("d")))
-        await scene.later(moment)
-        running = tasks_of_the_ingestor(scene, blocked)
-        for task in running if which is None else running[which : which + 1 or None]:
-            task.cancel()
-        with suppress(Unavailable, OutcomeUnknown):
-            watchers["d"] = await blocked
-        with suppress(Unavailable, OutcomeUnknown):
-            await ingestor.close()
-        await scene.later(60)
-        stored = dict(await queued(scene))
-        for value, watcher in watchers.items():
-            outcome = watcher.result()
-            is_queued = any(entry.startswith(value) for values in stored.values() for entry in values)
-            assert outcome is not None
-            if isinstance(outcome, Durable):
-                assert set(outcome.locations) <= set(stored)
-            elif isinstance(outcome, Unavailable):
-                assert not is_queued, "it was told that it never will be"
-            else:
-                assert isinstance(outcome, OutcomeUnknown)
-        assert ingestor.counts.bytes_unflushed == 0
-        assert tasks_of_the_ingestor(scene) == []
-
-    play(story)
+    queue = slow(queue)
+    ingestor = queue.ingestor(flush_interval=seconds(0.003), max_unflushed_bytes=12)
+    watchers = {}
+    for value in ("a", "b"):
+        watchers[value] = await ingestor.ingest(entries(value))
+        await queue.sleep(0.004)
+    watchers["c"] = await ingestor.ingest(entries("c" * 10))
+    blocked = asyncio.create_task(ingestor.ingest(entries("d")))
+    await queue.sleep(moment)
+    running = tasks_of_the_ingestor(queue, blocked)
+    for task in running if which is None else running[which : which + 1 or None]:
+        task.cancel()
+    with suppress(Unavailable, OutcomeUnknown):
+        watchers["d"] = await blocked
+    with suppress(Unavailable, OutcomeUnknown):
+        await ingestor.close()
+    await queue.sleep(60)
+    stored = dict(await queued(queue))
+    for value, watcher in watchers.items():
+        outcome = watcher.result()
+        is_queued = any(entry.startswith(value) for values in stored.values() for entry in values)
+        assert outcome is not None
+        if isinstance(outcome, Durable):
+            assert set(outcome.locations) <= set(stored)
+        elif isinstance(outcome, Unavailable):
+            assert not is_queued, "it was reported as never to be queued"
+        else:
+            assert isinstance(outcome, OutcomeUnknown)
+    assert ingestor.counts.bytes_unflushed == 0
+    assert tasks_of_the_ingestor(queue) == []
 
 
-async def queued(scene: Scene) -> list[tuple[str, list[str]]]:
+async def queued(queue: QueueFixture) -> list[tuple[str, list[str]]]:
     """What is queued, read as a collector reads it."""
     found = []
-    async with scene.collector() as collector:
+    async with queue.collector() as collector:
         while (batch := await collector.next_batch()) is not None:
             found.append((batch.location, [entry.value.decode() for entry in batch.entries]))
     return found
 
 
-def test_an_ingestor_goes_on_after_all_its_tasks_were_cancelled() -> None:
-    async def story(scene: Scene) -> None:
-        scene = slow(scene)
-        ingestor = scene.ingestor()
-        await ingestor.ingest(entries("a"))
-        await scene.later(0.105)
-        for task in tasks_of_the_ingestor(scene):
-            task.cancel()
-        await (await ingestor.ingest(entries("b"))).await_durable()
-        await ingestor.close()
-        assert "b" in await scene.all_of(scene.collector())
-
-    play(story)
+@virtual_time
+async def test_an_ingestor_goes_on_after_all_its_tasks_were_cancelled(queue: QueueFixture) -> None:
+    queue = slow(queue)
+    ingestor = queue.ingestor()
+    await ingestor.ingest(entries("a"))
+    await queue.sleep(0.105)
+    for task in tasks_of_the_ingestor(queue):
+        task.cancel()
+    await (await ingestor.ingest(entries("b"))).await_durable()
+    await ingestor.close()
+    assert "b" in await queue.collect_all(queue.collector())
 
 
-def test_a_batch_whose_timer_was_cancelled_is_flushed_at_once() -> None:
-    async def story(scene: Scene) -> None:
-        ingestor = scene.ingestor(flush_interval=seconds(3600))
-        watcher = await ingestor.ingest(entries("a"))
-        for task in tasks_of_the_ingestor(scene):
-            task.cancel()
-        await watcher.await_durable()
-        await ingestor.close()
-
-    play(story)
+@virtual_time
+async def test_a_batch_whose_timer_was_cancelled_is_flushed_at_once(queue: QueueFixture) -> None:
+    ingestor = queue.ingestor(flush_interval=seconds(3600))
+    watcher = await ingestor.ingest(entries("a"))
+    for task in tasks_of_the_ingestor(queue):
+        task.cancel()
+    await watcher.await_durable()
+    await ingestor.close()
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("held", "expected"),
     [(batches, Unavailable), (writes(PAIR.producer), OutcomeUnknown)],
     ids=["storing", "appending"],
 )
-def test_only_what_may_be_queued_is_told_as_unknown_when_everything_is_cancelled(
-    held: Callable[[Call], bool], told: type[LakeheadError]
+@virtual_time
+async def test_only_what_may_be_queued_is_told_as_unknown_when_everything_is_cancelled(
+    queue: QueueFixture, held: Callable[[Call], bool], expected: type[LakeheadError]
 ) -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.hold(held)
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        await scene.later(1)
-        for task in tasks_of_the_ingestor(scene):
-            task.cancel()
-        with pytest.raises(told):
-            await watcher.await_durable()
-        with suppress(LakeheadError):
-            await ingestor.close()
-
-    play(story)
-
-
-def test_a_store_that_fails_in_a_way_nobody_foresaw_fails_the_watchers_and_nothing_else() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.break_(writes(PAIR.producer), ValueError("a bug"), times=1)
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        with pytest.raises(OutcomeUnknown, match="a bug"):
-            await watcher.await_durable()
-        await (await ingestor.ingest(entries("b"))).await_durable()
+    queue.store.hold_calls(held)
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    await queue.sleep(1)
+    for task in tasks_of_the_ingestor(queue):
+        task.cancel()
+    with pytest.raises(expected):
+        await watcher.await_durable()
+    with suppress(LakeheadError):
         await ingestor.close()
 
-    play(story)
+
+@virtual_time
+async def test_a_store_that_fails_in_a_way_nobody_foresaw_fails_the_watchers_and_nothing_else(
+    queue: QueueFixture,
+) -> None:
+    queue.store.fail_calls(writes(PAIR.producer), ValueError("a bug"), times=1)
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    with pytest.raises(OutcomeUnknown, match="a bug"):
+        await watcher.await_durable()
+    await (await ingestor.ingest(entries("b"))).await_durable()
+    await ingestor.close()
 
 
-def test_callers_that_wait_for_room_are_sent_away_when_the_ingestor_is_closed() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.hold(batches)
-        ingestor = scene.ingestor(max_unflushed_bytes=1)
-        await ingestor.ingest(entries("a"))
-        blocked = asyncio.create_task(ingestor.ingest(entries("b")))
-        await scene.later(1)
-        closing = asyncio.create_task(ingestor.close())
-        with pytest.raises(Refused):
-            await blocked
-        scene.store.release()
-        await closing
-
-    play(story)
+@virtual_time
+async def test_callers_that_wait_for_room_are_sent_away_when_the_ingestor_is_closed(queue: QueueFixture) -> None:
+    queue.store.hold_calls(batches)
+    ingestor = queue.ingestor(max_unflushed_bytes=1)
+    await ingestor.ingest(entries("a"))
+    blocked = asyncio.create_task(ingestor.ingest(entries("b")))
+    await queue.sleep(1)
+    closing = asyncio.create_task(ingestor.close())
+    with pytest.raises(InvalidCall):
+        await blocked
+    queue.store.release_calls()
+    await closing
 
 
 @pytest.mark.parametrize("interrupted", [batches, writes(PAIR.producer)], ids=["storing", "appending"])
@@ -187,18 +188,18 @@ def test_a_task_that_ctrl_c_ends_leaves_no_call_waiting(interrupted: Callable[[C
                 raise KeyboardInterrupt
             return await super().create(key, body)
 
-    async def story(ingestor: Ingestor) -> None:
+    async def ingest_one(ingestor: Ingestor) -> None:
         await (await ingestor.ingest(entries("a"))).await_durable()
 
     async def rest(ingestor: Ingestor) -> None:
         async with asyncio.timeout(10):
             with pytest.raises((Unavailable, OutcomeUnknown)):
                 await waiting
-            await story(ingestor)
+            await ingest_one(ingestor)
             await ingestor.close()
 
     ingestor = Ingestor(IngestorConfig(object_store_config=WHERE), clock, store=Interrupted(clock=clock))
-    waiting = loop.create_task(story(ingestor))
+    waiting = loop.create_task(ingest_one(ingestor))
     try:
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(waiting)
@@ -232,7 +233,7 @@ def test_an_event_loop_that_ended_before_the_flush_leaves_no_call_of_the_next_on
                     await ingestor.close()
 
     asyncio.run(first())
-    with pytest.raises(Refused, match="event loop"):
+    with pytest.raises(InvalidCall, match="event loop"):
         asyncio.run(second())
 
 
@@ -240,9 +241,9 @@ def test_an_ingestor_can_be_used_by_one_event_loop_after_another_if_each_waits_f
     clock = SystemClock()
     ingestor = Ingestor(IngestorConfig(object_store_config=WHERE), clock, store=MemoryStore(clock=clock))
 
-    async def story() -> None:
+    async def ingest_one() -> None:
         await (await ingestor.ingest(entries("a"))).await_durable()
 
     for _ in range(2):
-        asyncio.run(story())
+        asyncio.run(ingest_one())
     asyncio.run(ingestor.close())

@@ -5,205 +5,196 @@ from typing import Any
 
 import pytest
 
-from lakehead.buffer.errors import Contended, Refused
-from lakehead.buffer.producer import APPENDS
+from lakehead.buffer.errors import InvalidCall, QueueContended
+from lakehead.buffer.retry_policies import BufferRetries
 from lakehead.buffer.watcher import Durable
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.wire.batch import MIB, KeyValueEntry
 from lakehead.wire.compact import decode_batch
-from tests.unit.buffer.scene import DOWN, LOST, PAIR, Scene, anything, batches, entries, play, seconds, writes
+from tests.unit.buffer.support import (
+    DOWN,
+    LOST,
+    PAIR,
+    QueueFixture,
+    anything,
+    batches,
+    entries,
+    seconds,
+    virtual_time,
+    writes,
+)
 
 
-def test_a_caller_that_is_cancelled_while_it_waits_for_room_has_ingested_nothing() -> None:
-    async def story(scene: Scene) -> None:
-        ingestor = scene.ingestor(max_unflushed_bytes=1)
-        scene.store.hold(batches)
-        await ingestor.ingest(entries("first"))
-        given_up, patient = (asyncio.create_task(ingestor.ingest(entries(name))) for name in ("given up", "patient"))
-        await scene.later(1)
-        given_up.cancel()
-        await asyncio.wait([given_up])
-        scene.store.release()
-        await patient
-        await ingestor.close()
-        assert await scene.all_of(scene.collector()) == ["first", "patient"]
-
-    play(story)
+@virtual_time
+async def test_a_caller_that_is_cancelled_while_it_waits_for_room_has_ingested_nothing(queue: QueueFixture) -> None:
+    ingestor = queue.ingestor(max_unflushed_bytes=1)
+    queue.store.hold_calls(batches)
+    await ingestor.ingest(entries("first"))
+    given_up, patient = (asyncio.create_task(ingestor.ingest(entries(name))) for name in ("given up", "patient"))
+    await queue.sleep(1)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    queue.store.release_calls()
+    await patient
+    await ingestor.close()
+    assert await queue.collect_all(queue.collector()) == ["first", "patient"]
 
 
-def test_cancelling_a_watcher_cancels_nothing_else() -> None:
-    async def story(scene: Scene) -> None:
-        ingestor = scene.ingestor()
-        scene.store.hold(anything)
-        watcher = await ingestor.ingest(entries("a"))
-        first, second = (asyncio.create_task(watcher.await_durable()) for _ in range(2))
-        await scene.later(1)
-        first.cancel()
-        await asyncio.wait([first])
-        scene.store.release()
-        await second
-        assert isinstance(watcher.result(), Durable)
-        await ingestor.close()
-
-    play(story)
+@virtual_time
+async def test_cancelling_a_watcher_cancels_nothing_else(queue: QueueFixture) -> None:
+    ingestor = queue.ingestor()
+    queue.store.hold_calls(anything)
+    watcher = await ingestor.ingest(entries("a"))
+    first, second = (asyncio.create_task(watcher.await_durable()) for _ in range(2))
+    await queue.sleep(1)
+    first.cancel()
+    await asyncio.wait([first])
+    queue.store.release_calls()
+    await second
+    assert isinstance(watcher.result(), Durable)
+    await ingestor.close()
 
 
-def test_a_dead_store_fails_every_watcher_of_the_batch_with_an_error_that_allows_a_retry() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.break_(batches, DOWN)
-        ingestor = scene.ingestor()
-        watchers = [await ingestor.ingest(entries(value)) for value in "ab"]
-        await scene.later(60)
-        for watcher in watchers:
-            assert isinstance(watcher.result(), Unavailable)
-            with pytest.raises(Unavailable):
-                await watcher.await_durable()
-        scene.store.mend()
-        await (await ingestor.ingest(entries("again"))).await_durable()
-        await ingestor.close()
-        assert await scene.all_of(scene.collector()) == ["again"]
-        assert ingestor.counts.bytes_unflushed == 0
-        assert ingestor.counts.flushes_failed == 1
-
-    play(story)
-
-
-def test_a_lost_answer_of_the_batch_is_no_loss() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.break_(batches, LOST, times=1, applied=True)
-        await scene.fill("a")
-        assert await scene.all_of(scene.collector()) == ["a"]
-        assert len(await scene.batch_keys()) == 1
-
-    play(story)
-
-
-def test_an_append_that_stays_in_doubt_is_told_as_unknown() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.break_(writes(PAIR.producer), LOST)
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        await scene.later(600)
-        assert isinstance(watcher.result(), OutcomeUnknown)
-        await ingestor.close()
-
-    play(story)
-
-
-def test_endless_conflicts_end_in_an_error_after_a_bounded_number_of_tries() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.fill("first")
-
-        honest = scene.store.replace
-
-        async def replace(key: str, body: bytes, version: Any) -> Any:
-            there = await scene.store.inner.get(key)
-            assert there is not None
-            await scene.store.inner.put(key, there.body)  # somebody else was quicker
-            return await honest(key, body, version)
-
-        scene.store.replace = replace  # type: ignore[method-assign]  # for this story only
-        before = scene.store.count(writes(PAIR.producer))
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        with pytest.raises(Contended):
-            await watcher.await_durable()
-        assert scene.store.count(writes(PAIR.producer)) - before == APPENDS.attempts
-        assert ingestor.counts.manifest_conflicts["producer"] == APPENDS.attempts
-        await ingestor.close()
-
-    play(story)
-
-
-def test_close_flushes_what_is_left_and_leaves_no_task() -> None:
-    async def story(scene: Scene) -> None:
-        ingestor = scene.ingestor(flush_interval=seconds(3600))
-        watcher = await ingestor.ingest(entries("a", "b"))
-        await ingestor.close()
-        assert isinstance(watcher.result(), Durable)
-        with pytest.raises(Refused):
-            await ingestor.ingest(entries("c"))
-        await ingestor.close()
-        [batch] = await scene.batch_keys()
-        there = await scene.store.get(batch)
-        assert there is not None
-        assert decode_batch(there.body) == entries("a", "b")
-
-    play(story)
-
-
-def test_close_leaves_no_task_behind() -> None:
-    async def story(scene: Scene) -> None:
-        async with scene.ingestor() as ingestor, scene.collector() as collector:
-            await (await ingestor.ingest(entries("a"))).await_durable()
-            await collector.next_batch()
-        await scene.later(0)
-        left = [task for task in scene.world.loop._tasks if not task.done()]
-        assert left == [asyncio.current_task()]
-
-    play(story)
-
-
-def test_close_tells_of_what_could_not_be_flushed() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.break_(batches, DOWN)
-        ingestor = scene.ingestor()
-        await ingestor.ingest(entries("a"))
+@virtual_time
+async def test_a_dead_store_fails_every_watcher_of_the_batch_with_an_error_that_allows_a_retry(
+    queue: QueueFixture,
+) -> None:
+    queue.store.fail_calls(batches, DOWN)
+    ingestor = queue.ingestor()
+    watchers = [await ingestor.ingest(entries(value)) for value in "ab"]
+    await queue.sleep(60)
+    for watcher in watchers:
+        assert isinstance(watcher.result(), Unavailable)
         with pytest.raises(Unavailable):
-            await ingestor.close()
-
-    play(story)
-
-
-def test_a_close_that_is_cancelled_can_be_repeated() -> None:
-    async def story(scene: Scene) -> None:
-        scene.store.hold(anything)
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        closing = asyncio.create_task(ingestor.close())
-        await scene.later(1)
-        closing.cancel()
-        await asyncio.wait([closing])
-        scene.store.release()
-        await ingestor.close()
-        assert isinstance(watcher.result(), Durable)
-
-    play(story)
-
-
-def test_a_location_whose_append_was_in_doubt_is_not_queued_again_after_it_was_cleaned_up() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.fill("first")
-        scene.store.break_(writes(PAIR.producer), LOST, times=1, applied=True)
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        await scene.later(0.1001)
-        assert len((await scene.producer()).pending) == 2
-        collector = scene.collector(done_cleanup_threshold=1)
-        got = await scene.all_of(collector)
-        await watcher.await_durable()
-        got += await scene.all_of(collector)
-        assert got == ["first", "a"]
-        assert (await scene.producer()).pending == ()
-        await ingestor.close()
-        await collector.close()
-
-    play(story, seeds=10)
-
-
-def test_a_manifest_that_cannot_be_read_is_an_error_and_stays_as_it_is() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.store.inner.put(PAIR.producer, b"garbage")
-        ingestor = scene.ingestor()
-        watcher = await ingestor.ingest(entries("a"))
-        with pytest.raises(Exception, match="repair it by hand"):
             await watcher.await_durable()
-        there = await scene.store.inner.get(PAIR.producer)
+    queue.store.stop_failing()
+    await (await ingestor.ingest(entries("again"))).await_durable()
+    await ingestor.close()
+    assert await queue.collect_all(queue.collector()) == ["again"]
+    assert ingestor.counts.bytes_unflushed == 0
+    assert ingestor.counts.flushes_failed == 1
+
+
+@virtual_time
+async def test_a_lost_answer_of_the_batch_is_no_loss(queue: QueueFixture) -> None:
+    queue.store.fail_calls(batches, LOST, times=1, applied=True)
+    await queue.fill("a")
+    assert await queue.collect_all(queue.collector()) == ["a"]
+    assert len(await queue.batch_keys()) == 1
+
+
+@virtual_time
+async def test_an_append_that_stays_in_doubt_is_told_as_unknown(queue: QueueFixture) -> None:
+    queue.store.fail_calls(writes(PAIR.producer), LOST)
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    await queue.sleep(600)
+    assert isinstance(watcher.result(), OutcomeUnknown)
+    await ingestor.close()
+
+
+@virtual_time
+async def test_endless_conflicts_end_in_an_error_after_a_bounded_number_of_tries(queue: QueueFixture) -> None:
+    await queue.fill("first")
+
+    honest = queue.store.replace
+
+    async def replace(key: str, body: bytes, version: Any) -> Any:
+        there = await queue.store.inner.get(key)
         assert there is not None
-        assert there.body == b"garbage"
+        await queue.store.inner.put(key, there.body)  # somebody else was quicker
+        return await honest(key, body, version)
+
+    queue.store.replace = replace  # type: ignore[method-assign]  # for this test only
+    before = queue.store.count(writes(PAIR.producer))
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    with pytest.raises(QueueContended):
+        await watcher.await_durable()
+    assert queue.store.count(writes(PAIR.producer)) - before == BufferRetries().appends.attempts
+    assert ingestor.counts.manifest_conflicts["producer"] == BufferRetries().appends.attempts
+    await ingestor.close()
+
+
+@virtual_time
+async def test_close_flushes_what_is_left_and_leaves_no_task(queue: QueueFixture) -> None:
+    ingestor = queue.ingestor(flush_interval=seconds(3600))
+    watcher = await ingestor.ingest(entries("a", "b"))
+    await ingestor.close()
+    assert isinstance(watcher.result(), Durable)
+    with pytest.raises(InvalidCall):
+        await ingestor.ingest(entries("c"))
+    await ingestor.close()
+    [batch] = await queue.batch_keys()
+    there = await queue.store.get(batch)
+    assert there is not None
+    assert decode_batch(there.body) == entries("a", "b")
+
+
+@virtual_time
+async def test_close_leaves_no_task_behind(queue: QueueFixture) -> None:
+    async with queue.ingestor() as ingestor, queue.collector() as collector:
+        await (await ingestor.ingest(entries("a"))).await_durable()
+        await collector.next_batch()
+    await queue.sleep(0)
+    left = [task for task in queue.world.loop._tasks if not task.done()]
+    assert left == [asyncio.current_task()]
+
+
+@virtual_time
+async def test_close_tells_of_what_could_not_be_flushed(queue: QueueFixture) -> None:
+    queue.store.fail_calls(batches, DOWN)
+    ingestor = queue.ingestor()
+    await ingestor.ingest(entries("a"))
+    with pytest.raises(Unavailable):
         await ingestor.close()
 
-    play(story)
+
+@virtual_time
+async def test_a_close_that_is_cancelled_can_be_repeated(queue: QueueFixture) -> None:
+    queue.store.hold_calls(anything)
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    closing = asyncio.create_task(ingestor.close())
+    await queue.sleep(1)
+    closing.cancel()
+    await asyncio.wait([closing])
+    queue.store.release_calls()
+    await ingestor.close()
+    assert isinstance(watcher.result(), Durable)
+
+
+@virtual_time(seeds=10)
+async def test_a_location_whose_append_was_in_doubt_is_not_queued_again_after_it_was_cleaned_up(
+    queue: QueueFixture,
+) -> None:
+    await queue.fill("first")
+    queue.store.fail_calls(writes(PAIR.producer), LOST, times=1, applied=True)
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    await queue.sleep(0.1001)
+    assert len((await queue.producer_manifest()).pending) == 2
+    collector = queue.collector(done_cleanup_threshold=1)
+    got = await queue.collect_all(collector)
+    await watcher.await_durable()
+    got += await queue.collect_all(collector)
+    assert got == ["first", "a"]
+    assert (await queue.producer_manifest()).pending == ()
+    await ingestor.close()
+    await collector.close()
+
+
+@virtual_time
+async def test_a_manifest_that_cannot_be_read_is_an_error_and_stays_as_it_is(queue: QueueFixture) -> None:
+    await queue.store.inner.put(PAIR.producer, b"garbage")
+    ingestor = queue.ingestor()
+    watcher = await ingestor.ingest(entries("a"))
+    with pytest.raises(Exception, match="repair it by hand"):
+        await watcher.await_durable()
+    there = await queue.store.inner.get(PAIR.producer)
+    assert there is not None
+    assert there.body == b"garbage"
+    await ingestor.close()
 
 
 @pytest.mark.parametrize(
@@ -216,23 +207,19 @@ def test_a_manifest_that_cannot_be_read_is_an_error_and_stays_as_it_is() -> None
     ],
     ids=["too large", "text", "string", "none"],
 )
-def test_what_can_never_be_stored_is_refused_at_once(bad: list[Any]) -> None:
-    async def story(scene: Scene) -> None:
-        async with scene.ingestor() as ingestor:
-            with pytest.raises(Refused):
-                await ingestor.ingest([*entries("good"), *bad])
-        assert await scene.keys() == []
-
-    play(story, seeds=1)
+@virtual_time(seeds=1)
+async def test_what_can_never_be_stored_is_refused_at_once(queue: QueueFixture, bad: list[Any]) -> None:
+    async with queue.ingestor() as ingestor:
+        with pytest.raises(InvalidCall):
+            await ingestor.ingest([*entries("good"), *bad])
+    assert await queue.keys() == []
 
 
-def test_a_queue_keeps_to_one_prefix() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.fill("a")
-        ingestor = scene.ingestor(data_path_prefix="elsewhere")
-        watcher = await ingestor.ingest(entries("b"))
-        with pytest.raises(Misconfigured, match="elsewhere"):
-            await watcher.await_durable()
-        await ingestor.close()
-
-    play(story)
+@virtual_time
+async def test_a_queue_keeps_to_one_prefix(queue: QueueFixture) -> None:
+    await queue.fill("a")
+    ingestor = queue.ingestor(data_path_prefix="elsewhere")
+    watcher = await ingestor.ingest(entries("b"))
+    with pytest.raises(Misconfigured, match="elsewhere"):
+        await watcher.await_durable()
+    await ingestor.close()

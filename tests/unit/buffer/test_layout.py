@@ -2,9 +2,17 @@
 
 import pytest
 
-from lakehead.buffer.layout import Pair, entry_for, is_batch, new_batch, object_key, quarantine_folder, quarantine_name
+from lakehead.buffer.layout import (
+    ManifestKeys,
+    entry_location,
+    is_batch_key,
+    new_batch_key,
+    object_key,
+    quarantine_folder,
+    quarantine_name,
+)
 from lakehead.ids import RandomIds
-from lakehead.storage.keys import check_key
+from lakehead.storage.object_keys import check_key
 
 UUID = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
 
@@ -20,18 +28,18 @@ UUID = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
     ],
 )
 def test_the_consumer_manifest_stands_beside_the_producer_manifest(producer: str, consumer: str) -> None:
-    assert Pair.of(producer) == Pair(producer, consumer)
+    assert ManifestKeys.of(producer) == ManifestKeys(producer, consumer)
 
 
 def test_other_partitions_have_pairs_of_their_own() -> None:
-    assert Pair.of("q/m.json", 3) == Pair("q/m.p3.json", "q/m.p3.consumer.json")
+    assert ManifestKeys.of("q/m.json", 3) == ManifestKeys("q/m.p3.json", "q/m.p3.consumer.json")
 
 
 def test_a_batch_has_a_new_uuid_as_its_name() -> None:
-    first, second = (new_batch("a/b", RandomIds()) for _ in range(2))
+    first, second = (new_batch_key("a/b", RandomIds()) for _ in range(2))
 
     assert first != second
-    assert is_batch(first, "a/b")
+    assert is_batch_key(first, "a/b")
 
 
 @pytest.mark.parametrize(
@@ -51,12 +59,12 @@ def test_a_batch_has_a_new_uuid_as_its_name() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_a_batch_of_the_queue(location: str) -> None:
-    assert not is_batch(location, "ingest")
-    assert not is_batch(location, None)
+    assert not is_batch_key(location, "ingest")
+    assert not is_batch_key(location, None)
 
 
 def test_each_time_that_a_key_is_queued_is_an_entry_of_its_own() -> None:
-    first, second = (entry_for("accepted/v1/x#y", RandomIds()) for _ in range(2))
+    first, second = (entry_location("accepted/v1/x#y", RandomIds()) for _ in range(2))
 
     assert first != second
     assert object_key(first) == object_key(second) == "accepted/v1/x#y"

@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from lakehead.buffer.collector import Collector
-from lakehead.buffer.means import Means
+from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.verification import verify
-from lakehead.storage.port import Entry, Object
-from tests.unit.buffer.scene import PAIR, Call, GateStore, Scene, play, seconds
+from lakehead.storage.port import ListedObject, Object
+from tests.unit.buffer.support import PAIR, Call, ControlledStore, QueueFixture, seconds, virtual_time
 
 
-class Overtaken(GateStore):
+class Overtaken(ControlledStore):
     """A store in which everything is collected and cleaned up right before certain calls."""
 
-    def __init__(self, scene: Scene, call: Call) -> None:
-        super().__init__(scene.world)
-        self.inner = scene.store.inner
-        self._scene = scene
+    def __init__(self, queue: QueueFixture, call: Call) -> None:
+        super().__init__(queue.world)
+        self.inner = queue.store.inner
+        self._queue = queue
         self._call = call
         self.times = 0
 
@@ -25,7 +25,7 @@ class Overtaken(GateStore):
         await self._overtake(("get", key))
         return await super().get(key, start=start, end=end)
 
-    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[Entry]]:
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         if not start_after:
             await self._overtake(("list", folder))
         async for page in super().list(folder, start_after=start_after):
@@ -34,44 +34,40 @@ class Overtaken(GateStore):
     async def _overtake(self, call: Call) -> None:
         if call == self._call:
             self.times += 1
-            await self._scene.later(3600)
-            async with self._scene.collector(done_cleanup_threshold=1) as collector:
-                await self._scene.all_of(collector)
-            await self._scene.fill("more")
-            await crash_with_a_batch(self._scene.collector(heartbeat_timeout_ms=seconds(1)))
+            await self._queue.sleep(3600)
+            async with self._queue.collector(done_cleanup_threshold=1) as collector:
+                await self._queue.collect_all(collector)
+            await self._queue.fill("more")
+            await crash_with_a_batch(self._queue.collector(heartbeat_timeout_ms=seconds(1)))
 
 
 async def crash_with_a_batch(collector: Collector) -> None:
     """Leave a claim behind, as a process does that dies."""
     await collector.next_batch()
-    assert collector._beating is not None
-    collector._beating.cancel()
+    assert collector._heartbeats is not None
+    collector._heartbeats.cancel()
 
 
 @pytest.mark.parametrize("call", [("list", "ingest"), ("get", PAIR.producer)])
-def test_what_was_cleaned_up_between_two_reads_is_no_fault(call: Call) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.fill("one", "two")
-        await crash_with_a_batch(scene.collector())
-        store = Overtaken(scene, call)
-        means = Means(store=store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
+@virtual_time
+async def test_what_was_cleaned_up_between_two_reads_is_no_fault(queue: QueueFixture, call: Call) -> None:
+    await queue.fill("one", "two")
+    await crash_with_a_batch(queue.collector())
+    store = Overtaken(queue, call)
+    deps = BufferDeps(store=store, clock=queue.clock, ids=queue.world.ids, random=queue.world.random)
 
-        verdict = await verify(PAIR.producer, means)
+    verdict = await verify(PAIR.producer, deps)
 
-        assert verdict.faults == ()
-        assert store.times == 2, "there was something to look at twice"
-
-    play(story)
+    assert verdict.faults == ()
+    assert store.times == 2, "there was something to look at twice"
 
 
-def test_a_batch_that_is_gone_is_missing() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.fill("one", "two")
-        await scene.store.inner.delete((await scene.producer()).pending[1])
-        means = Means(store=scene.store, clock=scene.clock, ids=scene.world.ids, random=scene.world.random)
+@virtual_time
+async def test_a_batch_that_is_gone_is_missing(queue: QueueFixture) -> None:
+    await queue.fill("one", "two")
+    await queue.store.inner.delete((await queue.producer_manifest()).pending[1])
+    deps = BufferDeps(store=queue.store, clock=queue.clock, ids=queue.world.ids, random=queue.world.random)
 
-        verdict = await verify(PAIR.producer, means)
+    verdict = await verify(PAIR.producer, deps)
 
-        assert [fault.kind for fault in verdict.faults] == ["missing"]
-
-    play(story)
+    assert [fault.kind for fault in verdict.faults] == ["missing"]

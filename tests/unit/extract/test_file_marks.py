@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.file_marks import FileMark, decode_mark, encode_mark
+from lakehead.lake.filesink.file_sink import PublishMode
 from lakehead.lake.filesink.published import label_of
 from lakehead.lake.filesink.records import BrokenRecord
-from lakehead.lake.filesink.sink import Way
 from lakehead.lake.landing import Unit
 from lakehead.state.model import ReadBy, Value
 from tests.chaos.file_sink_child import DiskFiles, rows_of, sink_at
@@ -88,8 +88,8 @@ def test_marks_that_were_stored_once_are_still_read() -> None:
     assert [decode_mark(line, directory=DIRECTORY) for line in GOLDEN.read_text().splitlines()] == MARKS
 
 
-@pytest.mark.parametrize("way", Way)
-def test_a_mark_comes_back_from_the_label_of_a_published_directory(way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", PublishMode)
+def test_a_mark_comes_back_from_the_label_of_a_published_directory(way: PublishMode, tmp_path: Path) -> None:
     sink, files = sink_at(tmp_path, way), DiskFiles()
 
     for number, written in enumerate(MARKS):
@@ -98,8 +98,8 @@ def test_a_mark_comes_back_from_the_label_of_a_published_directory(way: Way, tmp
         assert decode_mark(said, directory=landed.directory) == written
 
 
-@pytest.mark.parametrize("way", Way)
-def test_a_directory_that_was_published_by_somebody_else_has_no_mark(way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", PublishMode)
+def test_a_directory_that_was_published_by_somebody_else_has_no_mark(way: PublishMode, tmp_path: Path) -> None:
     sink, files = sink_at(tmp_path, way), DiskFiles()
 
     for watermark in (None, "2026-11-15"):
@@ -174,8 +174,8 @@ def test_a_label_that_was_meddled_with_says_which_directory_and_what_to_do(text:
         decode_mark(text, directory=DIRECTORY)
 
     told = str(refused.value)
-    assert told.startswith(f"The directory {DIRECTORY} does not say how far its table is")
-    assert "Restore its label, or read it with the version that wrote it" in told
+    assert told.startswith(f"The label of directory {DIRECTORY} has no watermark that this version can read")
+    assert "Restore the label, or use the version that wrote it" in told
     assert "\n" not in told
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakehead.extract.iceberg_counts import MERGED, Counts, counts_of
+from lakehead.extract.iceberg_counts import MERGED, SnapshotCounts, counts_of
 
 
 def merge(inserted: int, updated: int, copied: int, **more: str) -> dict[str, str]:
@@ -14,23 +14,23 @@ def merge(inserted: int, updated: int, copied: int, **more: str) -> dict[str, st
 SUMMARIES = {
     "an overwrite": (
         {"added-records": "5", "deleted-data-files": "2", "total-records": "5", "total-delete-files": "0"},
-        Counts(5, {"total": 5}),
+        SnapshotCounts(5, {"total": 5}),
     ),
     "a merge that writes position deletes": (
         merge(1, 2, 0, added_records="3", total_records="9", total_delete_files="1"),
-        Counts(3, {"inserted": 1, "updated": 2}),
+        SnapshotCounts(3, {"inserted": 1, "updated": 2}),
     ),
     "a merge that writes files anew": (
         merge(1, 2, 6, added_records="9", deleted_data_files="1", total_records="9", total_delete_files="0"),
-        Counts(3, {"inserted": 1, "updated": 2, "total": 9}),
+        SnapshotCounts(3, {"inserted": 1, "updated": 2, "total": 9}),
     ),
     "a merge that was not counted": (
         merge(-1, -1, -1, added_records="9", deleted_data_files="1", total_records="9", total_delete_files="0"),
-        Counts(None, {"total": 9}),
+        SnapshotCounts(None, {"total": 9}),
     ),
-    "nothing to merge": ({"total-records": "9", "total-delete-files": "2"}, Counts(0, {})),
-    "deletes that nobody has counted": ({"added-records": "5", "total-records": "9"}, Counts(5, {})),
-    "no summary": ({}, Counts(None, {})),
+    "nothing to merge": ({"total-records": "9", "total-delete-files": "2"}, SnapshotCounts(0, {})),
+    "deletes that nobody has counted": ({"added-records": "5", "total-records": "9"}, SnapshotCounts(5, {})),
+    "no summary": ({}, SnapshotCounts(None, {})),
 }
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.extract.late_commits import HeldBack, check_known, check_limit, held_back
+from lakehead.extract.modes import SCD1
 from lakehead.extract.planning.axis import Kind
-from lakehead.extract.table import LateCommits, TableSettings
+from lakehead.extract.table_settings import LateCommits, TableSettings
 from lakehead.source.port import OpenTransactions, TableName
 
 NOW = datetime(2024, 3, 31, 12, tzinfo=UTC)
@@ -19,7 +20,7 @@ def table(**more: object) -> TableSettings:
     settings: dict[str, object] = {
         "name": "shop.orders",
         "source": TableName("orders", "shop"),
-        "mode": "scd1",
+        "mode": SCD1,
         "incremental_column": "at",
         **more,
     }
@@ -28,7 +29,7 @@ def table(**more: object) -> TableSettings:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_table_is_refused_where_open_transactions_are_not_known_and_nothing_protects_it(kind: Kind) -> None:
-    way_out = "Set lag_seconds" if kind.follows_the_clock else "Choose a column of time"
+    way_out = "Set lag_seconds" if kind.follows_the_clock else "Choose a timestamp or date column"
 
     with pytest.raises(Misconfigured, match=rf"it keeps them to itself\. .*{way_out}.*late_commits to accept\.$"):
         check_known(table(), kind, UNKNOWN, lag_seconds=0, one_writer=False)
@@ -46,7 +47,7 @@ def test_a_lag_protects_columns_of_time_and_no_others() -> None:
         if kind.follows_the_clock:
             check_known(table(), kind, UNKNOWN, lag_seconds=1, one_writer=False)
         else:
-            with pytest.raises(Misconfigured, match="knows no lag"):
+            with pytest.raises(Misconfigured, match="cannot have a lag"):
                 check_known(table(), kind, UNKNOWN, lag_seconds=1, one_writer=False)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from lakehead.errors import DiskFull, Unavailable
 from lakehead.extract.strategy import ExecutionContext
-from lakehead.telemetry.events import Happened, PhaseMarked
+from lakehead.telemetry.events import Event, PhaseMarked
 
 
-def context(mark: Any, told: list[Happened]) -> ExecutionContext:
+def context(mark: Any, told: list[Event]) -> ExecutionContext:
     """As much of a context as a phase needs."""
     return ExecutionContext(
         table=cast(Any, None),
@@ -30,7 +30,7 @@ def context(mark: Any, told: list[Happened]) -> ExecutionContext:
 
 
 def test_a_state_that_does_not_take_the_mark_does_not_hide_why_the_phase_failed() -> None:
-    told: list[Happened] = []
+    told: list[Event] = []
 
     def refuse(_: object) -> None:
         raise Unavailable("The state database did not take a transaction.")
@@ -39,12 +39,12 @@ def test_a_state_that_does_not_take_the_mark_does_not_hide_why_the_phase_failed(
         raise DiskFull("The disk of /lake is full.")
 
     assert [each.state for each in told if isinstance(each, PhaseMarked)] == ["failed"]
-    assert "could not be written: The state database" in raised.value.__notes__[0]
+    assert "could not be recorded in the state: The state database" in raised.value.__notes__[0]
 
 
 def test_a_phase_tells_the_sentence_of_an_error_and_not_its_hundred_lines() -> None:
     marked: list[Any] = []
-    told: list[Happened] = []
+    told: list[Event] = []
     spoken = replace(context(marked.append, told), sentence=lambda error: f"Spark died of {type(error).__name__}.")
 
     with pytest.raises(ConnectionRefusedError), spoken.phase("raw"):

@@ -14,7 +14,7 @@ from lakehead.extract.planning.planner import Capabilities, Plan, PlannerMetadat
 from lakehead.extract.planning.registry import PlannerRegistry
 from lakehead.extract.planning.slicing import SliceBy, SlicingPolicy
 from lakehead.extract.planning.windows import Bound, Window
-from tests.unit.extract.scene import NOON, TODAY, Rows, facts, plain, request
+from tests.unit.extract.column_values import NOON, TODAY, Rows, facts, plain, request
 
 STORED = NOON - timedelta(hours=10)
 MINUTES = [STORED + timedelta(minutes=n) for n in range(600)]
@@ -186,9 +186,9 @@ def test_a_source_without_increments_is_refused() -> None:
     without = replace(facts(), capabilities=Capabilities(incremental=False))
     without_text = replace(facts(), capabilities=Capabilities(kinds=frozenset({Kind.INTEGER})))
 
-    with pytest.raises(Misconfigured, match=r"shop\.orders cannot be read in increments"):
+    with pytest.raises(Misconfigured, match=r"shop\.orders cannot be read incrementally"):
         AdaptivePlanner().plan(request(Kind.TIMESTAMPTZ), without)
-    with pytest.raises(Misconfigured, match=r"of the kind text\. It can for integer"):
+    with pytest.raises(Misconfigured, match=r"of the kind text\. Choose a column of one of these kinds: integer"):
         AdaptivePlanner().plan(request(Kind.TEXT), without_text)
 
 

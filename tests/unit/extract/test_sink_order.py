@@ -3,7 +3,8 @@
 import pytest
 
 from lakehead.extract.planning.windows import Bound, Slice, Window
-from lakehead.extract.sink import Overtaken, Standing, check_order
+from lakehead.extract.sink import TableProgress, check_order
+from lakehead.lake.ports import Overtaken
 from lakehead.state.model import Mark, Watermark
 
 
@@ -41,7 +42,7 @@ def test_a_slice_lands_where_it_begins(stands: Watermark | None, after: int | No
     ],
 )
 def test_a_slice_lands_nowhere_else(stands: Watermark | None, after: int | None, generation: int) -> None:
-    with pytest.raises(Overtaken, match="does not go on where its raw table stands"):
+    with pytest.raises(Overtaken, match="Another run has loaded more of t since this slice was planned"):
         check_order(stands, part(after, 9), generation, "t")
 
 
@@ -56,4 +57,4 @@ def test_a_slice_lands_nowhere_else(stands: Watermark | None, after: int | None,
     ],
 )
 def test_readers_see_all_that_raw_has(published: Watermark | None, *, complete: bool) -> None:
-    assert Standing(raw(5, slice_=3), published).complete is complete
+    assert TableProgress(raw(5, slice_=3), published).complete is complete

@@ -17,7 +17,7 @@ from lakehead.extract.planning.axis import Kind, kind_of
 from lakehead.extract.planning.slicing import MOST_SLICES, Piece, SliceBy, SlicingPolicy, by_rows, by_width, evenly
 from lakehead.extract.planning.windows import Slice
 from lakehead.state.model import Value
-from tests.unit.extract.scene import NOON, Rows, below, facts, holds, plain, request
+from tests.unit.extract.column_values import NOON, Rows, below, facts, holds, plain, request
 
 DIVISIBLE = [kind for kind in Kind if kind is not Kind.TEXT]
 

@@ -13,7 +13,7 @@ from lakehead.extract.planning.planner import Plan, PlannerMetadata
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Bound, Slice, Window
 from lakehead.state.model import Value
-from tests.unit.extract.scene import TODAY, plain
+from tests.unit.extract.column_values import TODAY, plain
 
 REASONS = PlannerMetadata(current_literal="7", load_date=TODAY)
 

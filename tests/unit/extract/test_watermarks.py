@@ -12,9 +12,9 @@ from lakehead.errors import Misconfigured
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.watermarks import Reach, lower_bound, upper_bound
 from lakehead.extract.planning.windows import Bound, Window
-from lakehead.source.local_time import moments_from
+from lakehead.source.local_time import instants_from
 from lakehead.state.model import Value
-from tests.unit.extract.scene import below, holds, plain
+from tests.unit.extract.column_values import below, holds, plain
 
 NOW = datetime(2024, 3, 31, 2, 30, 0, 123456, tzinfo=UTC)
 PLAIN = NOW.replace(tzinfo=None)
@@ -142,7 +142,7 @@ class Local:
         return moment.astimezone(self.zone).replace(tzinfo=None)
 
     def earliest(self, since: datetime) -> datetime:
-        return min(map(self.at, moments_from(since)))
+        return min(map(self.at, instants_from(since)))
 
 
 @pytest.mark.parametrize("lag", [0, 600, 5400])

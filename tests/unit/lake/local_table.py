@@ -14,15 +14,15 @@ from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
 from lakehead.lake.catalog import open_catalog
 from lakehead.lake.datafiles import DataFiles
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import Landing
-from lakehead.lake.lane import target_of
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.ports import Staged
 from lakehead.lake.retries import Retries
-from lakehead.lake.rows import Change, NewFiles
-from lakehead.lake.table import IcebergTable, head_of
+from lakehead.lake.staged_rows import Change, NewFiles
+from lakehead.lake.stagers import target_of
 from lakehead.spark.settings import embedded_catalog
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from lakehead.lake.audits import at_least, every_row_once, no_null
-from lakehead.lake.landing import Landing, Share, Unit
+from lakehead.lake.landing import Landing, Unit, UnitRemainder
 from lakehead.lake.ports import AuditFailed, Staged
-from lakehead.lake.rows import NewFiles, Read
+from lakehead.lake.staged_rows import NewFiles, Read
 from tests.unit.lake.local_table import create, local_catalog, stage
 
 A, B, C = Unit("unit-a"), Unit("unit-b"), Unit("unit-c")
@@ -38,7 +38,7 @@ def staged(catalog: Catalog) -> Staged[NewFiles]:
     """Three rows of two units, as they should be."""
     good = stage(create(catalog, "audited", SCHEMA), some_rows("a", "b", "c"))
     rows = replace(good.rows, reads=READS, parts=3)
-    return replace(good, rows=rows, landing=Landing("token", (Share(A), Share(B))))
+    return replace(good, rows=rows, landing=Landing("token", (UnitRemainder(A), UnitRemainder(B))))
 
 
 def but(staged: Staged[NewFiles], *reads: Read, parts: int = 3) -> Staged[NewFiles]:

@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehead.lake.catalog import open_catalog
 from lakehead.lake.commit_times import last_time_ms
-from lakehead.lake.table import IcebergTable, head_of
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.maintain.sweep import sweep
 from lakehead.spark.settings import embedded_catalog
 from tests.lakehouse import commit_a_branch

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehead.lake.conform import Refused, conform
+from lakehead.lake.conform import RowsRejected, conform
 
 NOON = datetime(2026, 11, 16, 12)  # noqa: DTZ001 - without a zone on purpose
 STRICT = pa.field("element", pa.int64(), nullable=False)
@@ -120,7 +120,7 @@ def test_a_type_is_widened_and_its_values_stay(column: pa.Array, kind: pa.DataTy
     ids=str,
 )
 def test_a_value_that_does_not_fit_is_refused(column: pa.Array, kind: pa.DataType) -> None:
-    with pytest.raises(Refused, match="Column 'c' has a value that its type"):
+    with pytest.raises(RowsRejected, match="Column 'c' has a value that its type"):
         conformed(column, kind)
 
 
@@ -167,19 +167,19 @@ def test_a_type_of_another_kind_is_refused_wherever_it_stands(have: pa.DataType,
         "keys": lambda kind: pa.map_(kind, pa.int32()),
     }[nest]
 
-    with pytest.raises(Refused, match=r"Column 'c' has values of type .*, which a column of type .* cannot hold"):
+    with pytest.raises(RowsRejected, match=r"Column 'c' has values of type .*, which a column of type .* cannot hold"):
         conformed(pa.array([], wrap(have)), wrap(want))
 
 
 def test_a_struct_with_a_field_that_the_table_lacks_is_refused() -> None:
-    with pytest.raises(Refused, match="Column 'c' has values of type struct<a: int64, b: int64>"):
+    with pytest.raises(RowsRejected, match="Column 'c' has values of type struct<a: int64, b: int64>"):
         conformed(pa.array([{"a": 1, "b": 2}]), pa.struct([("a", pa.int64())]))
 
 
 def test_a_struct_with_a_field_twice_is_refused() -> None:
     twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
 
-    with pytest.raises(Refused, match="Column 'c' has values of type struct<a: int64, a: int64>"):
+    with pytest.raises(RowsRejected, match="Column 'c' has values of type struct<a: int64, a: int64>"):
         conformed(twice, pa.struct([("a", pa.int64())]))
 
 
@@ -205,7 +205,7 @@ def test_a_struct_with_a_field_twice_is_refused() -> None:
     ids=str,
 )
 def test_a_null_where_the_table_requires_a_value_is_refused(column: pa.Array, kind: pa.DataType, name: str) -> None:
-    with pytest.raises(Refused, match=f"Column '{name}' is required, and some of the rows have no value in it"):
+    with pytest.raises(RowsRejected, match=f"Column '{name}' is required, and some of the rows have no value in it"):
         conformed(column, kind, nullable=False)
 
 
@@ -231,7 +231,7 @@ def test_a_null_in_rows_that_were_cut_off_is_nobodys(column: pa.Array, kind: pa.
 def test_rows_that_have_the_tables_schema_are_still_looked_at_for_nulls() -> None:
     schema = a_table(pa.int64(), nullable=False)
 
-    with pytest.raises(Refused, match="Column 'c' is required"):
+    with pytest.raises(RowsRejected, match="Column 'c' is required"):
         conform(pa.RecordBatch.from_arrays([pa.array([None], pa.int64())], schema=schema), schema)
 
 
@@ -247,20 +247,20 @@ def test_columns_are_found_by_name_and_absent_ones_are_null() -> None:
 def test_an_absent_column_that_is_required_is_refused() -> None:
     schema = pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.int32(), nullable=False)])
 
-    with pytest.raises(Refused, match="Column 'b' is required"):
+    with pytest.raises(RowsRejected, match="Column 'b' is required"):
         conform(pa.RecordBatch.from_pydict({"a": [1]}), schema)
     assert conform(pa.RecordBatch.from_pydict({"a": pa.array([], pa.int32())}), schema).num_rows == 0
 
 
 def test_a_column_that_the_table_lacks_is_refused() -> None:
-    with pytest.raises(Refused, match=r"The table has no column 'extra'\. Add it to the table, or leave it out"):
+    with pytest.raises(RowsRejected, match=r"The table has no column 'extra'\. Add it to the table, or leave it out"):
         conform(pa.RecordBatch.from_pydict({"c": [1], "extra": [2]}), a_table(pa.int64()))
 
 
 def test_a_column_that_comes_twice_is_refused() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["c", "c"])
 
-    with pytest.raises(Refused, match="several columns named 'c'"):
+    with pytest.raises(RowsRejected, match="several columns named 'c'"):
         conform(twice, a_table(pa.int64()))
 
 
@@ -312,7 +312,7 @@ def test_what_conforms_is_the_same_value_and_what_does_not_is_refused(
 
     try:
         batch = conform(rows(column), a_table(nest_type(want)))
-    except Refused as error:
+    except RowsRejected as error:
         assert "'c'" in str(error)  # noqa: PT017 - either outcome is fine
         return
 

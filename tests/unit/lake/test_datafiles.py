@@ -31,7 +31,7 @@ from pyiceberg.utils import datetime as times
 
 from lakehead.errors import DiskFull
 from lakehead.lake import datafiles
-from lakehead.lake.conform import Refused
+from lakehead.lake.conform import RowsRejected
 from lakehead.lake.datafiles import DataFile, DataFiles, Key, Target, same_partition
 from tests.support.effort import effort
 
@@ -413,7 +413,7 @@ def test_many_partitions_keep_few_files_open_and_little_in_memory(
 def test_rows_that_do_not_fit_are_refused_before_a_file_is_begun(tmp_path: Path) -> None:
     files = DataFiles(a_target(tmp_path), "task-1")
 
-    with pytest.raises(Refused, match="has no column 'w'"):
+    with pytest.raises(RowsRejected, match="has no column 'w'"):
         files.write(pa.RecordBatch.from_pydict({"w": [1]}))
     assert list(tmp_path.iterdir()) == []
 
@@ -460,7 +460,7 @@ def test_a_partition_read_back_by_anyone_is_the_same_partition() -> None:
     assert same_partition([None]) != same_partition([NAN])
 
 
-@pytest.mark.parametrize("error", [RuntimeError("the source is gone"), KeyboardInterrupt(), Refused("no")])
+@pytest.mark.parametrize("error", [RuntimeError("the source is gone"), KeyboardInterrupt(), RowsRejected("no")])
 def test_what_a_task_wrote_is_removed_when_it_fails(
     tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:

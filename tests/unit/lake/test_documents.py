@@ -25,7 +25,7 @@ from lakehead.lake.documents import (
     ledger_key,
     to_summary,
 )
-from lakehead.lake.landing import Landing, Numbers, Reached, Share, Snapshot, Unit
+from lakehead.lake.landing import Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
 from lakehead.state.model import LAST_NUMBER, ReadBy
 from lakehead.wire.errors import Unreadable
 
@@ -38,7 +38,7 @@ edges = st.lists(numbers, unique=True, max_size=8).map(sorted)
 spans = edges.map(lambda sorted_edges: tuple(list(pairwise(sorted_edges))[::2]))
 numbered = st.builds(lambda stream, ends: Numbers(stream, min(ends), max(ends)), st.text(), st.tuples(numbers, numbers))
 units = st.builds(Unit, st.text(), st.integers(0, 2**31), st.none() | numbered)
-shares = st.lists(st.builds(Share, units, st.none() | spans), max_size=6).map(tuple)
+remainders = st.lists(st.builds(UnitRemainder, units, st.none() | spans), max_size=6).map(tuple)
 zones = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30))])
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001 - bounds have no zone
 watermarks = st.one_of(
@@ -47,10 +47,10 @@ watermarks = st.one_of(
 landings = st.builds(
     Landing,
     st.text(),
-    shares,
+    remainders,
     before=st.none() | snapshot_ids,
-    reached=st.builds(
-        Reached,
+    new_watermark=st.builds(
+        NewWatermark,
         st.none() | watermarks,
         st.none() | numbers,
         st.none() | st.dates(),
@@ -63,18 +63,20 @@ snapshots = st.builds(Snapshot, snapshot_ids, st.none() | snapshot_ids, st.integ
 LANDING = Landing(
     "c0ffee" * 10,
     (
-        Share(Unit("2026-11-16/part-0001.parquet")),
-        Share(Unit('a "quoted" ünit', 2)),
-        Share(Unit("shard-7", 0, Numbers("agent/boot", 100, 200)), ((100, 120), (150, 200))),
-        Share(Unit("shard-8", 0, Numbers("agent/boot", 200, 260))),
-        Share(Unit("shard-9", 0, Numbers("agent/boot", 120, 150)), ()),
+        UnitRemainder(Unit("2026-11-16/part-0001.parquet")),
+        UnitRemainder(Unit('a "quoted" ünit', 2)),
+        UnitRemainder(Unit("shard-7", 0, Numbers("agent/boot", 100, 200)), ((100, 120), (150, 200))),
+        UnitRemainder(Unit("shard-8", 0, Numbers("agent/boot", 200, 260))),
+        UnitRemainder(Unit("shard-9", 0, Numbers("agent/boot", 120, 150)), ()),
     ),
     before=4_611_686_018_427_387_904,
-    reached=Reached(datetime(2026, 11, 16, 1, 2, 3, 456789, tzinfo=UTC), 7, date(2026, 11, 15)),
+    new_watermark=NewWatermark(datetime(2026, 11, 16, 1, 2, 3, 456789, tzinfo=UTC), 7, date(2026, 11, 15)),
     counts={"units": 5, "rows": 1_000, "files": 2, "bytes": 123_456},
 )
 SNAPSHOT = Snapshot(6_917_529_027_641_081_856, 5_764_607_523_034_234_880, 42, LANDING)
-READ_BY = replace(LANDING, reached=replace(LANDING.reached, read_by=ReadBy("updated_at", "note <> 'a \"b\"'")))
+READ_BY = replace(
+    LANDING, new_watermark=replace(LANDING.new_watermark, read_by=ReadBy("updated_at", "note <> 'a \"b\"'"))
+)
 
 
 def told(summary: dict[str, str]) -> tuple[Landing, Kept | None]:
@@ -85,7 +87,7 @@ def told(summary: dict[str, str]) -> tuple[Landing, Kept | None]:
 
 def changed(**properties: str | None) -> dict[str, str]:
     """The summary of a landing, with some of its properties changed or left out."""
-    summary = to_summary(LANDING, encode_units(LANDING.shares))
+    summary = to_summary(LANDING, encode_units(LANDING.remainders))
     for name, value in properties.items():
         key = PREFIX + name.replace("_", "-")
         summary.pop(key, None)
@@ -102,25 +104,25 @@ def test_a_landing_comes_back_from_the_ledger_as_it_was(snapshot: Snapshot) -> N
     back = decode_entry(TABLE, key, encode_entry(TABLE, snapshot, snapshot.landing))
 
     assert back == snapshot
-    assert [share.unit.numbers for share in back.landing.shares] == [  # type: ignore[union-attr] # equal to one that has it
-        share.unit.numbers for share in snapshot.landing.shares
+    assert [remainder.unit.numbers for remainder in back.landing.remainders] == [  # type: ignore[union-attr] # equal to one that has it
+        remainder.unit.numbers for remainder in snapshot.landing.remainders
     ], "numbers are no part of a unit's equality"
 
 
 @given(landings)
 def test_a_landing_comes_back_from_a_summary_as_it_was(landing: Landing) -> None:
-    summary = to_summary(landing, encode_units(landing.shares))
+    summary = to_summary(landing, encode_units(landing.remainders))
 
     assert told({"operation": "append", **summary}) == (landing, None)
 
 
 @given(landings)
 def test_a_long_unit_list_comes_back_from_its_progress_object(landing: Landing) -> None:
-    body = encode_units(landing.shares)
+    body = encode_units(landing.remainders)
     kept = kept_at(TABLE, body)
 
-    assert told(to_summary(landing, kept)) == (replace(landing, shares=()), kept)
-    assert decode_kept(kept, body) == landing.shares
+    assert told(to_summary(landing, kept)) == (replace(landing, remainders=()), kept)
+    assert decode_kept(kept, body) == landing.remainders
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
@@ -155,7 +157,7 @@ def test_whatever_is_no_landing_is_unreadable_and_nothing_worse(body: bytes, tex
 
 @given(st.data())
 def test_a_progress_object_with_one_byte_changed_is_refused(data: st.DataObject) -> None:
-    body = bytearray(encode_units(LANDING.shares))
+    body = bytearray(encode_units(LANDING.remainders))
     kept = kept_at(TABLE, bytes(body))
     place = data.draw(st.integers(0, len(body) - 1))
     body[place] ^= data.draw(st.integers(1, 255))
@@ -236,7 +238,7 @@ def _entry() -> bytes:
 
 
 def _progress() -> bytes:
-    return encode_units(LANDING.shares)
+    return encode_units(LANDING.remainders)
 
 
 def _summary() -> bytes:
@@ -287,7 +289,7 @@ def test_what_was_stored_once_is_still_read() -> None:
     landing, kept = told(summary)
     assert kept is not None
     body = (GOLDEN / "progress-object.v1.json").read_bytes().rstrip(b"\n")
-    assert replace(landing, shares=decode_kept(kept, body)) == LANDING
+    assert replace(landing, remainders=decode_kept(kept, body)) == LANDING
 
 
 @pytest.mark.parametrize(
@@ -295,8 +297,8 @@ def test_what_was_stored_once_is_still_read() -> None:
     [5, -(10**30), Decimal("1E+5"), Decimal("-0.00"), date(1, 1, 1), datetime(1969, 12, 31, 23), "\x00'\"{ü}"],  # noqa: DTZ001 - without a zone on purpose
 )
 def test_a_watermark_keeps_its_kind(watermark: int | Decimal | date | str) -> None:
-    landing = replace(LANDING, reached=Reached(watermark))
+    landing = replace(LANDING, new_watermark=NewWatermark(watermark))
 
-    back = told(to_summary(landing, b"[]"))[0].reached.watermark
+    back = told(to_summary(landing, b"[]"))[0].new_watermark.watermark
 
     assert (back, type(back), str(back)) == (watermark, type(watermark), str(watermark))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lakehead.errors import Misconfigured, OutcomeUnknown
-from lakehead.lake.filesink.cleanup import Leftover, Missing, leftovers, ttl_cleanup
-from lakehead.lake.filesink.names import LANDED, SUCCESS
+from lakehead.lake.filesink.file_names import LANDED, SUCCESS
+from lakehead.lake.filesink.file_sink import FileSink, PublishMode, Result
 from lakehead.lake.filesink.port import Entry, Outcome
 from lakehead.lake.filesink.published import label_of, published
 from lakehead.lake.filesink.records import BrokenRecord, Label
-from lakehead.lake.filesink.sink import FileSink, Result, Way
+from lakehead.lake.filesink.staging_cleanup import Leftover, Missing, leftovers, ttl_cleanup
 from lakehead.lake.landing import Unit
 from tests.chaos.file_sink_child import (
     FAR_AHEAD,
@@ -30,7 +30,7 @@ from tests.chaos.file_sink_child import (
 FILES = DiskFiles()
 HOUR_NS = 3_600 * 10**9
 LANDED_AT = 1_700_000_000 * 10**9
-BOTH_WAYS = pytest.mark.parametrize("way", Way)
+BOTH_WAYS = pytest.mark.parametrize("way", PublishMode)
 
 
 def age(root: Path) -> None:
@@ -44,7 +44,9 @@ def clean(root: Path, hours: float, *, now_ns: int, dry_run: bool = False) -> li
 
 
 @BOTH_WAYS
-def test_a_unit_lands_once_and_a_rerun_neither_reads_the_source_nor_changes_anything(way: Way, tmp_path: Path) -> None:
+def test_a_unit_lands_once_and_a_rerun_neither_reads_the_source_nor_changes_anything(
+    way: PublishMode, tmp_path: Path
+) -> None:
     sink = sink_at(tmp_path, way)
 
     first = sink.land(Unit("a"), rows_of(1, 2))
@@ -58,7 +60,7 @@ def test_a_unit_lands_once_and_a_rerun_neither_reads_the_source_nor_changes_anyt
 
 
 @BOTH_WAYS
-def test_staged_rows_are_seen_by_nobody_until_they_are_published(way: Way, tmp_path: Path) -> None:
+def test_staged_rows_are_seen_by_nobody_until_they_are_published(way: PublishMode, tmp_path: Path) -> None:
     sink = sink_at(tmp_path, way)
     staged = sink.stage(Unit("a"), rows_of(1, 2))
     assert (published(str(tmp_path), files=FILES), globbed(tmp_path)) == ([], ())
@@ -68,7 +70,7 @@ def test_staged_rows_are_seen_by_nobody_until_they_are_published(way: Way, tmp_p
 
 
 @BOTH_WAYS
-def test_a_published_directory_says_which_unit_it_holds_and_its_watermark(way: Way, tmp_path: Path) -> None:
+def test_a_published_directory_says_which_unit_it_holds_and_its_watermark(way: PublishMode, tmp_path: Path) -> None:
     landed = sink_at(tmp_path, way).land(Unit("a/b", 3), rows_of(1, 2), watermark="2024-02-29")
 
     assert label_of(landed.directory, files=FILES) == Label(Unit("a/b", 3), "2024-02-29")
@@ -77,7 +79,7 @@ def test_a_published_directory_says_which_unit_it_holds_and_its_watermark(way: W
 
 
 @BOTH_WAYS
-def test_a_write_that_fails_is_raised_and_leaves_nothing(way: Way, tmp_path: Path) -> None:
+def test_a_write_that_fails_is_raised_and_leaves_nothing(way: PublishMode, tmp_path: Path) -> None:
     def fail(directory: str) -> None:
         rows_of(1, 2)(directory)
         raise ZeroDivisionError
@@ -90,7 +92,9 @@ def test_a_write_that_fails_is_raised_and_leaves_nothing(way: Way, tmp_path: Pat
 
 
 @BOTH_WAYS
-def test_of_two_that_have_staged_a_unit_the_second_finds_the_firsts_and_drops_its_own(way: Way, tmp_path: Path) -> None:
+def test_of_two_that_have_staged_a_unit_the_second_finds_the_firsts_and_drops_its_own(
+    way: PublishMode, tmp_path: Path
+) -> None:
     sink = sink_at(tmp_path, way)
     first, second = (sink.stage(Unit("a"), rows_of(row, row)) for row in (1, 2))
 
@@ -101,7 +105,9 @@ def test_of_two_that_have_staged_a_unit_the_second_finds_the_firsts_and_drops_it
 
 
 @BOTH_WAYS
-def test_a_reload_replaces_the_old_generation_and_the_old_one_cannot_come_back(way: Way, tmp_path: Path) -> None:
+def test_a_reload_replaces_the_old_generation_and_the_old_one_cannot_come_back(
+    way: PublishMode, tmp_path: Path
+) -> None:
     sink = sink_at(tmp_path, way)
     sink.land(Unit("b"), rows_of(7, 8))
     zombie = sink.stage(Unit("a", 9), rows_of(0, 0))
@@ -115,12 +121,12 @@ def test_a_reload_replaces_the_old_generation_and_the_old_one_cannot_come_back(w
     assert {(each.result, each.directory) for each in late} == {(Result.SUPERSEDED, reload.directory)}
     assert seen(tmp_path) == (3, 4, 7, 8)
     assert leftovers(str(tmp_path), files=FILES) == []
-    if way is Way.RENAME:
+    if way is PublishMode.RENAME:
         assert globbed(tmp_path) == (3, 4, 7, 8)
 
 
 @BOTH_WAYS
-def test_recovery_marks_whatever_is_published_without_a_mark(way: Way, tmp_path: Path) -> None:
+def test_recovery_marks_whatever_is_published_without_a_mark(way: PublishMode, tmp_path: Path) -> None:
     sink = sink_at(tmp_path, way)
     directories = [sink.land(Unit(name), rows_of(1, 2)).directory for name in "ab"]
     for each in directories:
@@ -134,12 +140,12 @@ def test_recovery_marks_whatever_is_published_without_a_mark(way: Way, tmp_path:
 
 
 def test_units_published_in_one_way_are_found_in_the_other(tmp_path: Path) -> None:
-    sink_at(tmp_path, Way.RENAME).land(Unit("a"), rows_of(1, 2))
-    sink_at(tmp_path, Way.POINTER).land(Unit("b"), rows_of(3, 4))
+    sink_at(tmp_path, PublishMode.RENAME).land(Unit("a"), rows_of(1, 2))
+    sink_at(tmp_path, PublishMode.POINTER).land(Unit("b"), rows_of(3, 4))
 
-    assert sink_at(tmp_path, Way.POINTER).land(Unit("a"), refuse).result is Result.FOUND
-    assert sink_at(tmp_path, Way.RENAME).land(Unit("b"), refuse).result is Result.FOUND
-    assert sink_at(tmp_path, Way.POINTER).land(Unit("a", 1), rows_of(5, 6)).result is Result.PUBLISHED
+    assert sink_at(tmp_path, PublishMode.POINTER).land(Unit("a"), refuse).result is Result.FOUND
+    assert sink_at(tmp_path, PublishMode.RENAME).land(Unit("b"), refuse).result is Result.FOUND
+    assert sink_at(tmp_path, PublishMode.POINTER).land(Unit("a", 1), rows_of(5, 6)).result is Result.PUBLISHED
     assert seen(tmp_path) == (3, 4, 5, 6)
     assert globbed(tmp_path) == ()
 
@@ -150,7 +156,7 @@ def test_the_file_system_decides_the_way_unless_it_is_set(*, at_once: bool, plac
         def renames_at_once(self, _: str) -> bool:
             return at_once
 
-    sink = sink_at(tmp_path, Way.RENAME, Other())
+    sink = sink_at(tmp_path, PublishMode.RENAME, Other())
     FileSink(root=f"{tmp_path}/", files=sink.files, ids=sink.ids).land(Unit("a"), rows_of(1, 2))
 
     assert [each.name for each in (tmp_path / place).iterdir()] == ["a.g0"]
@@ -158,7 +164,7 @@ def test_the_file_system_decides_the_way_unless_it_is_set(*, at_once: bool, plac
 
 
 def test_somebody_who_removes_what_is_being_published_is_told_of(tmp_path: Path) -> None:
-    sink = sink_at(tmp_path, Way.RENAME)
+    sink = sink_at(tmp_path, PublishMode.RENAME)
     staged = sink.stage(Unit("a"), rows_of(1, 2))
     FILES.delete(staged.directory)
 
@@ -171,7 +177,7 @@ def test_foreign_files_in_the_root_are_neither_read_nor_removed(tmp_path: Path) 
     for each in foreign:
         each.mkdir(parents=True)
         (each / "file").write_text("")
-    sink_at(tmp_path, Way.POINTER).land(Unit("a"), rows_of(1, 2))
+    sink_at(tmp_path, PublishMode.POINTER).land(Unit("a"), rows_of(1, 2))
 
     assert seen(tmp_path) == (1, 2)
     assert leftovers(str(tmp_path), files=FILES) == []
@@ -202,7 +208,7 @@ def test_where_a_pointer_can_be_overwritten_readers_still_read_one_attempt_and_t
     tmp_path: Path,
 ) -> None:
     files = LastWriterWins(lambda: sink.publish(second))
-    sink = sink_at(tmp_path, Way.POINTER, files)
+    sink = sink_at(tmp_path, PublishMode.POINTER, files)
     first, second = (sink.stage(Unit("a"), rows_of(row, row)) for row in (1, 2))
 
     landed = sink.publish(first)
@@ -216,7 +222,7 @@ def test_where_a_pointer_can_be_overwritten_readers_still_read_one_attempt_and_t
 
 
 def test_a_reload_in_the_middle_of_a_listing_hides_neither_generation(tmp_path: Path) -> None:
-    sink = sink_at(tmp_path, Way.RENAME)
+    sink = sink_at(tmp_path, PublishMode.RENAME)
     sink.land(Unit("a"), rows_of(1, 2))
 
     class Slow(DiskFiles):
@@ -238,7 +244,9 @@ def test_a_reload_in_the_middle_of_a_listing_hides_neither_generation(tmp_path: 
 
 
 @BOTH_WAYS
-def test_what_was_replaced_goes_when_it_and_its_successor_are_older_than_the_ttl(way: Way, tmp_path: Path) -> None:
+def test_what_was_replaced_goes_when_it_and_its_successor_are_older_than_the_ttl(
+    way: PublishMode, tmp_path: Path
+) -> None:
     sink = sink_at(tmp_path, way)
     for generation in range(3):
         sink.land(Unit("a", generation), rows_of(generation, generation))
@@ -255,12 +263,12 @@ def test_what_was_replaced_goes_when_it_and_its_successor_are_older_than_the_ttl
     assert clean(tmp_path, 2, now_ns=FAR_AHEAD.time_ns) == []
     assert sink.land(Unit("a", 1), refuse).result is Result.SUPERSEDED
     assert leftovers(str(tmp_path), files=FILES) == []
-    left = 0 if way is Way.RENAME else 1
+    left = 0 if way is PublishMode.RENAME else 1
     assert [len(list((tmp_path / place).glob("*"))) for place in ("_staging", "_pointers")] == [left, left]
 
 
 @BOTH_WAYS
-def test_a_reader_who_asked_before_a_reload_has_the_ttl_to_read_on(way: Way, tmp_path: Path) -> None:
+def test_a_reader_who_asked_before_a_reload_has_the_ttl_to_read_on(way: PublishMode, tmp_path: Path) -> None:
     sink = sink_at(tmp_path, way)
     sink.land(Unit("a"), rows_of(1, 2))
     age(tmp_path)
@@ -274,7 +282,9 @@ def test_a_reader_who_asked_before_a_reload_has_the_ttl_to_read_on(way: Way, tmp
 
 @BOTH_WAYS
 @pytest.mark.parametrize("marker", [SUCCESS, LANDED])
-def test_a_directory_without_one_of_its_marks_is_kept_and_reported(marker: str, way: Way, tmp_path: Path) -> None:
+def test_a_directory_without_one_of_its_marks_is_kept_and_reported(
+    marker: str, way: PublishMode, tmp_path: Path
+) -> None:
     sink = sink_at(tmp_path, way)
     sink.land(Unit("a"), rows_of(1, 2))
     sink.land(Unit("a", 1), rows_of(3, 4))
@@ -288,7 +298,7 @@ def test_a_directory_without_one_of_its_marks_is_kept_and_reported(marker: str, 
 
 
 def test_a_directory_with_both_marks_that_nobody_ever_published_goes_by_its_age_alone(tmp_path: Path) -> None:
-    staged = sink_at(tmp_path, Way.RENAME).stage(Unit("a"), rows_of(1, 2))
+    staged = sink_at(tmp_path, PublishMode.RENAME).stage(Unit("a"), rows_of(1, 2))
     (Path(staged.directory) / LANDED).touch()
     age(tmp_path)
 
@@ -297,14 +307,14 @@ def test_a_directory_with_both_marks_that_nobody_ever_published_goes_by_its_age_
 
 
 @BOTH_WAYS
-def test_what_readers_read_is_never_removed_however_old(way: Way, tmp_path: Path) -> None:
+def test_what_readers_read_is_never_removed_however_old(way: PublishMode, tmp_path: Path) -> None:
     sink_at(tmp_path, way).land(Unit("a"), rows_of(1, 2))
     assert clean(tmp_path, 0, now_ns=FAR_AHEAD.time_ns) == []
     assert seen(tmp_path) == (1, 2)
 
 
 def test_a_clock_that_is_behind_the_file_system_removes_nothing(tmp_path: Path) -> None:
-    sink = sink_at(tmp_path, Way.RENAME)
+    sink = sink_at(tmp_path, PublishMode.RENAME)
     for generation in range(2):
         sink.land(Unit("a", generation), rows_of(1, 2))
 

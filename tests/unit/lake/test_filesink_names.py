@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.errors import Misconfigured
-from lakehead.lake.filesink.names import InvalidUnit, Places, Spelled, key_of, name_of, spelled_in
+from lakehead.lake.filesink.file_names import InvalidUnit, Places, Spelled, key_of, name_of, spelled_in
 from lakehead.lake.filesink.records import (
     BrokenRecord,
     Label,

@@ -10,10 +10,21 @@ import pytest
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.ids import system_random
-from lakehead.lake.landing import BEGINNING, Fence, Head, Landing, Pointer, Reached, Share, Snapshot, Unit, token_of
+from lakehead.lake.landing import (
+    BEGINNING,
+    Fence,
+    Head,
+    Landing,
+    NewWatermark,
+    Pointer,
+    Snapshot,
+    Unit,
+    UnitRemainder,
+    token_of,
+)
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.protocol import Audit, Lander
-from lakehead.storage.backoff import Backoff, TimedBackoff
+from lakehead.retry import Backoff, TimedBackoff
 
 UNIT = Unit("u")
 TRIES = 4
@@ -64,29 +75,34 @@ class Scene:
     async def pointer(self, _: str) -> Pointer:
         return Pointer(self.main, None) if self.main else BEGINNING
 
-    async def plan(self, _: str, *, at: int | None, units: Sequence[Unit]) -> list[Share]:
+    async def plan(self, _: str, *, at: int | None, units: Sequence[Unit]) -> list[UnitRemainder]:
         del at
-        return [] if self.published else [Share(unit) for unit in units]
+        return [] if self.published else [UnitRemainder(unit) for unit in units]
 
-    async def stage(self, shares: Sequence[Share], *, token: str, reached: Reached, fence: Fence) -> Staged[str]:
+    async def stage(
+        self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
+    ) -> Staged[str]:
         self.stagings += 1
-        return Staged(f"rows {self.stagings}", Landing(token, tuple(shares), reached=reached), fence.head)
+        return Staged(
+            f"rows {self.stagings}", Landing(token, tuple(remainders), new_watermark=new_watermark), fence.head
+        )
 
-    def still_good(self, staged: Staged[str], at: Head) -> bool:
+    def is_publishable_at(self, staged: Staged[str], at: Head) -> bool:
         return staged.at == at
 
-    async def is_there(self, _: Staged[str]) -> bool:
+    async def is_still_stored(self, _: Staged[str]) -> bool:
         raise AssertionError("what is young is not looked for")
 
     async def discard(self, staged: Staged[str]) -> None:
         self.discarded.append(staged.rows)
 
-    async def publish(self, staged: Staged[str], _: Head) -> None:
+    async def publish(self, staged: Staged[str], at: Head) -> Head:
         error = next(self.answers)
         if error is not None:
             self.main += self.moves
             raise error
         self.published = staged
+        return at
 
     def audit(self, _: Staged[str]) -> None:
         self.audits += 1
@@ -109,7 +125,8 @@ class Scene:
 
 
 def land(scene: Scene, *audits: Audit[str]) -> Landing | None:
-    return asyncio.run(scene.lander(audits or [scene.audit]).land([UNIT]))
+    staged = asyncio.run(scene.lander(audits or [scene.audit]).land([UNIT]))
+    return staged.landing if staged else None
 
 
 def failing(error: LakeheadError, times: int) -> Iterator[LakeheadError | None]:
@@ -140,7 +157,7 @@ def test_a_table_that_cannot_be_looked_at_for_a_while_costs_no_try() -> None:
 def test_whoever_stays_silent_ends_the_landing_and_nothing_staged_is_left() -> None:
     scene = Scene(failing(OutcomeUnknown("lost."), 10**6))
 
-    with pytest.raises(Unavailable, match=r"tried for 60 s without an answer. The last one was: lost\."):
+    with pytest.raises(Unavailable, match=r"tried for 60 s without success. Last error: lost\."):
         land(scene)
 
     assert (scene.stagings, scene.discarded) == (1, ["rows 1"])
@@ -149,7 +166,7 @@ def test_whoever_stays_silent_ends_the_landing_and_nothing_staged_is_left() -> N
 def test_what_is_good_at_one_head_only_is_done_as_often_as_is_said_and_each_time_removed() -> None:
     scene = Scene(failing(Moved("elsewhere"), 10**6), moves=True)
 
-    with pytest.raises(Unavailable, match=f"during each of {TRIES} tries"):
+    with pytest.raises(Unavailable, match=f"during each of {TRIES} attempts"):
         land(scene)
 
     assert (scene.stagings, scene.audits) == (TRIES, TRIES)
@@ -161,7 +178,7 @@ def test_what_a_process_staged_that_others_landed_meanwhile_is_removed() -> None
     """It had lost its lease, and whoever landed the same units died before they were settled."""
     scene = Scene(failing(Moved("elsewhere"), 1))
     token = token_of("pipeline", scene.uuid, [UNIT])
-    theirs = Snapshot(2, 1, 2, Landing(token, (Share(UNIT),)))
+    theirs = Snapshot(2, 1, 2, Landing(token, (UnitRemainder(UNIT),)))
     settled = False
 
     async def publish(*_: object) -> None:

@@ -8,18 +8,18 @@ import pytest
 from lakehead import Unreadable  # as users import it
 from lakehead.clock import SystemClock
 from lakehead.lake.documents import LONGEST_UNITS, Kept, encode_units, ledger_key
-from lakehead.lake.landing import Landing, Share, Snapshot, Unit
+from lakehead.lake.landing import Landing, Snapshot, Unit, UnitRemainder
 from lakehead.lake.ledger import StoreLedger
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 
 TABLE = "table-uuid"
-MANY = tuple(Share(Unit(f"unit-{number:06}")) for number in range(1_000))
+MANY = tuple(UnitRemainder(Unit(f"unit-{number:06}")) for number in range(1_000))
 
 
 def landed(number: int, *units: str) -> Snapshot:
     before = number - 1 if number > 1 else None
     landing = Landing(
-        f"token-{number}", tuple(Share(Unit(unit)) for unit in units), before, counts={"units": len(units)}
+        f"token-{number}", tuple(UnitRemainder(Unit(unit)) for unit in units), before, counts={"units": len(units)}
     )
     return Snapshot(number, before, number, landing)
 
@@ -50,6 +50,16 @@ def test_landings_are_listed_oldest_first_whoever_recorded_them_when() -> None:
         asyncio.run(ledger.record(TABLE, snapshot))
 
     assert all_landings(ledger) == wanted
+
+
+def test_the_landings_from_a_sequence_number_on_are_found_without_listing_those_before() -> None:
+    ledger = a_ledger(page_size=2)
+    for number in range(1, 12):
+        asyncio.run(ledger.record(TABLE, landed(number, f"unit-{number}")))
+
+    assert asyncio.run(ledger.sequences(TABLE, start=9)) == {9: 9, 10: 10, 11: 11}
+    assert list(asyncio.run(ledger.sequences(TABLE))) == list(range(1, 12))
+    assert asyncio.run(ledger.sequences(TABLE, start=12)) == {}
 
 
 def test_each_table_has_a_ledger_of_its_own() -> None:
@@ -111,28 +121,28 @@ def test_a_landing_that_is_deleted_while_the_ledger_is_read_is_missed_aloud() ->
 
 
 def test_a_short_unit_list_is_kept_nowhere_but_in_the_summary() -> None:
-    ledger, shares = a_ledger(), (Share(Unit("u" * (LONGEST_UNITS - len('[{"id":""}]')))),)
+    ledger, remainders = a_ledger(), (UnitRemainder(Unit("u" * (LONGEST_UNITS - len('[{"id":""}]')))),)
 
-    kept = asyncio.run(ledger.keep_units(TABLE, shares))
+    kept = asyncio.run(ledger.keep_units(TABLE, remainders))
 
-    assert kept == encode_units(shares)
+    assert kept == encode_units(remainders)
     assert all_keys(ledger) == []
 
 
 def test_a_list_one_byte_longer_is_kept_under_its_hash() -> None:
-    ledger, shares = a_ledger(), (Share(Unit("u" * (LONGEST_UNITS - len('[{"id":""}]') + 1))),)
+    ledger, remainders = a_ledger(), (UnitRemainder(Unit("u" * (LONGEST_UNITS - len('[{"id":""}]') + 1))),)
 
-    kept = asyncio.run(ledger.keep_units(TABLE, shares))
+    kept = asyncio.run(ledger.keep_units(TABLE, remainders))
 
     assert isinstance(kept, Kept)
     assert all_keys(ledger) == [f"progress/v1/table={TABLE}/{kept.sha256}.json"]
-    assert asyncio.run(ledger.kept_units(kept)) == shares
+    assert asyncio.run(ledger.kept_units(kept)) == remainders
 
 
 def test_a_landing_of_fifty_units_does_not_make_the_tables_metadata_grow_by_them() -> None:
-    shares = tuple(Share(Unit(f"unit-{number}")) for number in range(50))
+    remainders = tuple(UnitRemainder(Unit(f"unit-{number}")) for number in range(50))
 
-    kept = asyncio.run(a_ledger().keep_units(TABLE, shares))
+    kept = asyncio.run(a_ledger().keep_units(TABLE, remainders))
 
     assert isinstance(kept, Kept)
 

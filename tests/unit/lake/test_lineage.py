@@ -8,8 +8,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.lineage import Lineage
-from lakehead.lake.table import IcebergTable
 from lakehead.maintain.places import place
 from tests.unit.lake.local_table import create, local_catalog, publish
 

@@ -14,10 +14,10 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.types import LongType, NestedField
 
 from lakehead.lake.commits import FOR_EVER_MS, LAST_LANDING, Changes, added, empty, empty_table, set_ref, set_tag
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import Landing
 from lakehead.lake.ports import Staged
-from lakehead.lake.rows import Branch, Change
-from lakehead.lake.table import IcebergTable, head_of
+from lakehead.lake.staged_rows import Branch, Change
 from tests.unit.lake.local_table import create, local_catalog, publish
 
 SCHEMA = Schema(NestedField(1, "v", LongType()))

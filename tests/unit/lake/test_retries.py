@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
 from lakehead.lake.retries import Retries, is_transient
-from lakehead.storage.backoff import TimedBackoff
+from lakehead.retry import TimedBackoff
 
 
 def sqlite_error(name: str) -> OperationalError:
@@ -101,7 +101,7 @@ def test_an_answer_that_comes_late_is_taken_and_the_wait_is_told_once() -> None:
 
     assert retries(clock, told).call("The catalog lake", Failing(ServerError("500"), 5)) == "answer"
 
-    assert told == ["The catalog lake does not answer (500); it is tried again"]
+    assert told == ["The catalog lake does not answer (500); retrying"]
     assert 0 < clock.now <= 0.1 + 0.2 + 0.4 + 0.8 + 1.6, "the longest that five pauses may take"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakehead.lake.lane import task_reason
+from lakehead.lake.stagers import task_reason
 
 IN_JAVA = """An error occurred while calling o269.parquet.
 : org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/lake/out

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from lakehead.lake.table import IcebergTable
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.maintain import growth
 from lakehead.maintain.growth import growth_of
 from tests.unit.lake.local_table import create, local_catalog, publish

@@ -14,8 +14,8 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehead.clock import SystemClock
 from lakehead.lake.commits import LAST_LANDING, SWEEP, Changes, added, empty, publication, set_main, set_ref
+from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.ports import Moved
-from lakehead.lake.table import IcebergTable, head_of
 from lakehead.maintain.places import place
 from lakehead.maintain.sweep import Swept, sweep
 from lakehead.maintain.tags import keeps_rows, misplaced, put_right

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.run.main import main
-from tests.unit.run.queue_scene import Done, Lake
+from tests.unit.run.queue_support import Done, Lake
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from platformdirs import user_cache_path
 
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import spark_settings, state_password, store_settings
-from tests.unit.run.queue_scene import Done
+from tests.unit.run.queue_support import Done
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 
@@ -156,6 +157,8 @@ def test_the_environment_becomes_settings_for_spark() -> None:
     assert (settings.jar_folder, settings.cache_folder) == (Path("/jars"), Path("/cache"))
     assert settings.repositories == ("https://a.example", "https://b.example")
     assert (plain.java_home, plain.jar_folder, plain.cache_folder) == (None, None, Path("/x/lakehead"))
+    assert spark_settings({}).cache_folder == user_cache_path("lakehead")
+    assert spark_settings({"XDG_CACHE_HOME": "~/caches"}).cache_folder == Path.home() / "caches" / "lakehead"
     assert (settings.class_data_archive, plain.class_data_archive) == (False, True)
     with pytest.raises(Misconfigured, match="yes or no"):
         spark_settings({"LAKEHEAD_ARCHIVE": "0"})

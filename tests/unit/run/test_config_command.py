@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from lakehead.run.config.config import Config, json_schema
+from lakehead.run.config.pipeline_config import PipelineConfig, json_schema
+from lakehead.run.config.rules import broken_rules
+from lakehead.run.config.unused_keys import NO_EFFECT, UNUSED_KEYS
 from tests.unit.run.config_files import SMALL, changed, written
-from tests.unit.run.queue_scene import Done
+from tests.unit.run.queue_support import Done
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "conf"
@@ -60,15 +62,15 @@ def test_a_configuration_is_checked_without_a_jvm() -> None:
     assert done.stdout.startswith("ok: 2 tables")
 
 
-def test_three_faults_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Path) -> None:
-    faults = {("runtime", "raw_root"): None, ("tables", 0, "mode"): "fulll", ("tables", 1, "primary_keys"): None}
-    path = written(tmp_path, changed(faults))
+def test_three_problems_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Path) -> None:
+    problems = {("runtime", "raw_root"): None, ("tables", 0, "mode"): "fulll", ("tables", 1, "primary_keys"): None}
+    path = written(tmp_path, changed(problems))
 
     done = without_spark("check", path)
 
     assert (done.returncode, done.stdout) == (2, "")
     first, *lines = done.stderr.splitlines()
-    assert first == f"lakehead: {path} cannot be used: 3 faults."
+    assert first == f"lakehead: {path} is invalid: 3 problems."
     assert [line.partition(": ")[0] for line in lines] == [
         "  runtime.raw_root",
         "  tables[0].mode",
@@ -102,7 +104,10 @@ def test_help_shows_an_example(lakehead: Lakehead, command: str, example: str) -
 
 
 def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {"Config": schema, **{name: model for name, model in schema["$defs"].items() if "properties" in model}}
+    return {
+        "PipelineConfig": schema,
+        **{name: model for name, model in schema["$defs"].items() if "properties" in model},
+    }
 
 
 def test_every_key_of_the_schema_says_what_it_means_and_refuses_unknown_ones() -> None:
@@ -116,41 +121,80 @@ def test_every_key_of_the_specification_is_known() -> None:
     known = {f"{name}.{key}" for name, model in models(json_schema()).items() for key in model["properties"]}
 
     assert known >= {
-        *(f"Runtime.{key}" for key in ("raw_root", "final_root", "intermediate", "max_parallel_tables", "staging")),
-        *(f"Runtime.{key}" for key in ("state", "scd1_slicing", "logging", "metadata", "metadata_gateway")),
-        *("Runtime.finalize_full_refresh", "Staging.enabled", "Staging.ttl_hours", "Config.metadata"),
-        *("MetadataGateway.ingestion_metrics", "MetadataGateway.ingestion_runtime"),
-        *("SchemaPolicy.require_snapshot", "SchemaPolicy.allow_missing_columns", "Metadata.guardrails"),
-        *(f"Table.{key}" for key in ("mode", "incremental_column", "primary_keys", "incr_col_type", "lag_seconds")),
-        *(f"Table.{key}" for key in ("initial_watermark", "source_filter", "partition_by", "merge_filters")),
-        *("Table.reconciliation", "Table.force_reload"),
+        *(
+            f"RuntimeConfig.{key}"
+            for key in ("raw_root", "final_root", "intermediate", "max_parallel_tables", "staging")
+        ),
+        *(f"RuntimeConfig.{key}" for key in ("state", "scd1_slicing", "logging", "metadata", "metadata_gateway")),
+        *(
+            "RuntimeConfig.finalize_full_refresh",
+            "StagingConfig.enabled",
+            "StagingConfig.ttl_hours",
+            "PipelineConfig.metadata",
+        ),
+        *("MetadataGatewayConfig.ingestion_metrics", "MetadataGatewayConfig.ingestion_runtime"),
+        *(
+            "SchemaPolicyConfig.require_snapshot",
+            "SchemaPolicyConfig.allow_missing_columns",
+            "MetadataConfig.guardrails",
+        ),
+        *(
+            f"TableConfig.{key}"
+            for key in ("mode", "incremental_column", "primary_keys", "incr_col_type", "lag_seconds")
+        ),
+        *(f"TableConfig.{key}" for key in ("initial_watermark", "source_filter", "partition_by", "merge_filters")),
+        *("TableConfig.reconciliation", "TableConfig.force_reload"),
     }
+
+
+def test_a_key_without_effect_says_so_and_is_listed_once() -> None:
+    known, listed = (
+        models(json_schema()),
+        {(model.__name__, key) for model, keys in UNUSED_KEYS.items() for key in keys},
+    )
+
+    marked = {
+        (name, key)
+        for name, model in known.items()
+        for key, node in model["properties"].items()
+        if node["description"].endswith(NO_EFFECT)
+    }
+    assert marked == listed
+    assert len(marked) == 19
 
 
 def reference() -> str:
     """The tables of docs/config.md, from the schema."""
     schema = json_schema()
     places = {
-        "Config": "The file",
-        "Runtime": "`runtime`",
-        "State": "`runtime.state`",
-        "Ledger": "`runtime.ledger`",
-        "Slicing": "`runtime.scd1_slicing`",
-        "Staging": "`runtime.staging`",
-        "Logging": "`runtime.logging`",
-        "Source": "`sources.<name>`",
-        "Tls": "`sources.<name>.tls`",
-        "IcebergSink": "`sinks.<name>`, type iceberg",
-        "FileSink": "`sinks.<name>`, type files",
-        "Spark": "`spark`",
-        "Table": "`tables[*]`",
-        "Reconciliation": "`tables[*].reconciliation`",
-        "Metadata": "`metadata`",
-        "Guardrails": "`metadata.guardrails`",
-        "SchemaPolicy": "`metadata.schema_policy`",
-        "MetadataGateway": "`runtime.metadata_gateway`",
-        "Notifications": "`runtime.notifications`",
-        "Secret": "A reference to a secret",
+        "PipelineConfig": "The file",
+        "RuntimeConfig": "`runtime`",
+        "StateConfig": "`runtime.state`",
+        "LedgerConfig": "`runtime.ledger`",
+        "SlicingConfig": "`runtime.scd1_slicing`",
+        "StagingConfig": "`runtime.staging`",
+        "LoggingConfig": "`runtime.logging`",
+        "SourceConfig": "`sources.<name>`",
+        "TlsConfig": "`sources.<name>.tls`",
+        "IcebergSinkConfig": "`sinks.<name>`, type iceberg",
+        "FileSinkConfig": "`sinks.<name>`, type files",
+        "SparkConfig": "`spark`",
+        "TableConfig": "`tables[*]`",
+        "ReconciliationConfig": "`tables[*].reconciliation`",
+        "ConsumeConfig": "`pipelines.<name>`",
+        "SqsQueueConfig": "`pipelines.<name>.queue`, type sqs",
+        "ManifestQueueConfig": "`pipelines.<name>.queue`, type manifest",
+        "FolderQueueConfig": "`pipelines.<name>.queue`, type folder",
+        "FilesQueueConfig": "`pipelines.<name>.queue`, type files",
+        "TableRouteConfig": "`pipelines.<name>.tables[*]`",
+        "CsvConfig": "`pipelines.<name>.tables[*].csv`",
+        "ColumnConfig": "`pipelines.<name>.tables[*].columns[*]`",
+        "MetadataConfig": "`metadata`",
+        "GuardrailsConfig": "`metadata.guardrails`",
+        "SchemaPolicyConfig": "`metadata.schema_policy`",
+        "MetadataGatewayConfig": "`runtime.metadata_gateway`",
+        "NotificationsConfig": "`runtime.notifications`",
+        "SecretReference": "A reference to a secret",
     }
     known = models(schema)
     assert set(places) == set(known), "a part of the configuration has no place in the documentation"
@@ -170,7 +214,7 @@ def _default(node: dict[str, Any]) -> str:
     return "" if default is None or isinstance(default, list | dict) else f"`{json.dumps(default)}`"
 
 
-def test_the_documentation_tells_every_key_as_the_schema_does() -> None:
+def test_the_documentation_describes_every_key_as_the_schema_does() -> None:
     page = (ROOT / "docs" / "config.md").read_text()
     kept = re.search(r"(?<=<!-- keys: begin -->\n).*(?=<!-- keys: end -->)", page, re.DOTALL)
 
@@ -190,6 +234,21 @@ def test_the_smallest_example_of_the_documentation_is_right(lakehead: Lakehead, 
         assert done.code == 0, done.err
 
 
-def test_a_model_and_a_file_agree_on_what_is_needed() -> None:
-    assert set(json_schema()["required"]) == {"runtime", "sources", "tables"} <= set(SMALL)
-    assert Config.model_config["extra"] == "forbid"
+def test_a_file_for_tables_needs_all_of_their_parts_and_one_for_pipelines_none_of_them() -> None:
+    pipelines = {"events": {"queue": {"type": "folder", "url": "in"}, "tables": [{"table": "a.b", "format": "csv"}]}}
+
+    assert {each.path for each in broken_rules({})} == {"runtime", "sources", "tables"} <= set(SMALL)
+    assert list(broken_rules({"pipelines": pipelines})) == []
+    assert PipelineConfig.model_validate({"pipelines": pipelines}).pipelines.keys() == {"events"}
+    assert PipelineConfig.model_config["extra"] == "forbid"
+
+
+def test_pipelines_are_counted_and_a_run_without_tables_says_so(lakehead: Lakehead, tmp_path: Path) -> None:
+    pipelines = {"events": {"queue": {"type": "folder", "url": "in"}, "tables": [{"table": "a.b", "format": "csv"}]}}
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps({"pipelines": pipelines}))
+
+    assert lakehead("config", "check", path).out == "ok: 1 pipeline, 1 sink\n"
+    done = lakehead("run", path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("lakehead: The configuration has no tables to load.")

@@ -24,7 +24,7 @@ def test_the_demo_makes_no_class_data_archive_before_it_loads(tmp_path: Path, mo
     monkeypatch.setenv("JAVA_HOME", "/jdk")
     monkeypatch.setattr(subprocess, "run", failing)
 
-    with pytest.raises(LakeheadError, match="stops here"):
+    with pytest.raises(LakeheadError, match="demo has failed"):
         demo(tmp_path / "shop")
 
     settings = [spark_settings(environment) for environment in given]
@@ -34,7 +34,7 @@ def test_the_demo_makes_no_class_data_archive_before_it_loads(tmp_path: Path, mo
 def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
 
-    with pytest.raises(Misconfigured, match="no demo made it"):
+    with pytest.raises(Misconfigured, match="is not a demo folder"):
         demo(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -14,15 +14,15 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from lakehead.clock import SystemClock
+from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ledger import StoreLedger
-from lakehead.lake.table import IcebergTable
 from lakehead.lake.tables import ensure_namespace
 from lakehead.maintain import growth
 from lakehead.run.main import app
-from lakehead.storage.memory import MemoryStore
+from lakehead.storage.memory_store import MemoryStore
 from tests.unit.lake.local_table import local_catalog, publish
 from tests.unit.run.config_files import changed, written
-from tests.unit.run.queue_scene import Done
+from tests.unit.run.queue_support import Done
 
 Lakehead = Callable[..., Done]
 SCHEMA = Schema(NestedField(1, "v", LongType()))
@@ -81,7 +81,7 @@ def test_doctor_looks_at_every_table_of_a_configuration(lakehead: Lakehead, tmp_
         (command,) = re.findall(r"lakehead (maintain .*)$", line)
         assert command.endswith(f"raw.public.cities --config {config}"), "it names the state and the ledger too"
         assert parsed(shlex.split(command))["config"] == config
-    assert done.out.splitlines().count("table mirror.public.orders: there is none yet") == 1
+    assert done.out.splitlines().count("table mirror.public.orders: does not exist yet") == 1
 
 
 def test_a_table_of_a_configuration_is_looked_at_where_the_configuration_has_it(

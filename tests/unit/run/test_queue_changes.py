@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.run.queue_scene import PRODUCER, Lake, everything
+from tests.unit.run.queue_support import PRODUCER, Lake, everything
 
 
 def test_repartition_changes_a_drained_queue_and_tells_what_it_was(lake: Lake) -> None:
@@ -23,7 +23,7 @@ def test_repartition_of_a_queue_in_which_something_waits_is_refused_and_changes_
     done = lake.queue("repartition", "3")
 
     assert done.code == 1
-    assert "are not acknowledged yet. Stop the ingestors, let collectors finish, and try again." in done.err
+    assert "are not acknowledged yet. Stop the ingestors, let the collectors finish, and try again." in done.err
     lake.ingest("two", partitions=2)
 
 
@@ -45,7 +45,7 @@ def test_a_partition_is_not_taken_for_a_queue(lake: Lake, command: tuple[str, ..
     done = lake.queue(*command, "--manifest", "ingest/manifest.p1.json")
 
     assert done.code == 2
-    assert f"are those of the queue {PRODUCER!r}, not of 'ingest/manifest.p1.json'" in done.err
+    assert f"belongs to the queue {PRODUCER!r}, not to 'ingest/manifest.p1.json'" in done.err
     assert lake.everything() == before
 
 
@@ -66,7 +66,7 @@ def test_purge_removes_what_waits_with_its_batches(lake: Lake) -> None:
     assert lake.queue("purge", "--dry-run").out == f"{count} locations would be removed\n"
     assert lake.everything() == before
 
-    assert lake.queue("purge", "--yes", "--json").told == {"locations": count, "purged": True}
+    assert lake.queue("purge", "--yes", "--json").json == {"locations": count, "purged": True}
     assert lake.batches() == set()
     assert lake.collect(everything) == []
     assert lake.queue("verify").code == 0
@@ -79,5 +79,7 @@ def test_purge_asks_first_and_removes_nothing_where_nobody_can_be_asked(lake: La
     done = lake.queue("purge")
 
     assert done.code == 2
-    assert "1 locations wait in ingest/manifest.json, and nobody is there to be asked." in done.err
+    assert (
+        "1 locations are waiting in ingest/manifest.json, and there is no terminal to ask for confirmation." in done.err
+    )
     assert lake.everything() == before

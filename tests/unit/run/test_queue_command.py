@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.buffer.consumer import Mode
-from tests.unit.run.queue_scene import (
+from lakehead.buffer.config import CollectorMode
+from tests.unit.run.queue_support import (
     CONSUMER,
     FIRST,
     PRODUCER,
@@ -19,7 +19,7 @@ from tests.unit.run.queue_scene import (
     make_older,
     one_of_three,
     orphan,
-    set_aside,
+    quarantine_one,
 )
 
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
@@ -44,15 +44,15 @@ def test_dump_shows_a_queue_that_was_made_by_hand_from_the_specification(lake: L
     ]
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_dump_tells_what_ingestors_and_collectors_have_stored(lake: Lake, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", CollectorMode)
+def test_dump_tells_what_ingestors_and_collectors_have_stored(lake: Lake, mode: CollectorMode) -> None:
     lake.ingest("one", "two", "three")
     lake.collect(one_of_three, mode=mode)
 
-    table, told = lake.queue("dump"), lake.queue("dump", "--json")
+    table, printed = lake.queue("dump"), lake.queue("dump", "--json")
 
     producer, consumer = lake.read(PRODUCER), lake.read(CONSUMER)
-    assert told.told == {
+    assert printed.json == {
         "partitions": [
             {
                 "partition": 0,
@@ -68,23 +68,23 @@ def test_dump_tells_what_ingestors_and_collectors_have_stored(lake: Lake, mode: 
     assert states == {consumer["done"][0]: "done", claimed: "claimed", producer["pending"][2]: "pending"}
     assert list(states) == producer["pending"]
     assert consumer["owners"][claimed] in table.out
-    assert ("owned by" in table.out) is (mode is Mode.ORDERED)
+    assert ("owned by" in table.out) is (mode is CollectorMode.ORDERED)
 
 
 def test_dump_keeps_keys_that_it_does_not_know(lake: Lake) -> None:
     lake.by_hand()
     lake.change(PRODUCER, theirs={"a": [1, 2]})
 
-    assert lake.queue("dump", "--json").told["partitions"][0]["producer"]["theirs"] == {"a": [1, 2]}
+    assert lake.queue("dump", "--json").json["partitions"][0]["producer"]["theirs"] == {"a": [1, 2]}
 
 
 def test_dump_shows_every_partition_and_those_that_can_be_read_beside_one_that_cannot(lake: Lake) -> None:
     lake.ingest("value", partitions=3)
     lake.write("ingest/manifest.p1.json", b"{")
 
-    done, told = lake.queue("dump"), lake.queue("dump", "--json")
+    done, printed = lake.queue("dump"), lake.queue("dump", "--json")
 
-    assert done.code == told.code == 1
+    assert done.code == printed.code == 1
     assert [line.split(",")[0] for line in done.out.splitlines() if line.startswith("partition")] == [
         "partition 0",
         "partition 1",
@@ -92,7 +92,7 @@ def test_dump_shows_every_partition_and_those_that_can_be_read_beside_one_that_c
     ]
     assert done.err.startswith("lakehead: The producer manifest ingest/manifest.p1.json cannot be read")
     assert done.err.count("\n") == 1
-    assert [each["producer"] for each in told.told["partitions"]] == [
+    assert [each["producer"] for each in printed.json["partitions"]] == [
         lake.read(PRODUCER),
         None,
         lake.read("ingest/manifest.p2.json"),
@@ -115,9 +115,9 @@ def test_lag_tells_what_waits(lake: Lake) -> None:
     waiting = lake.read(PRODUCER)["pending"][1:]
     make_older(lake.folder / waiting[0], hours=2.1)
 
-    table, told = lake.queue("lag"), lake.queue("lag", "--json")
+    table, printed = lake.queue("lag"), lake.queue("lag", "--json")
 
-    [partition] = told.told["partitions"]
+    [partition] = printed.json["partitions"]
     size = sum((lake.folder / location).stat().st_size for location in waiting)
     oldest = partition.pop("oldest_seconds")
     assert partition == {
@@ -138,14 +138,14 @@ def test_lag_of_a_queue_that_is_drained_has_no_age(lake: Lake) -> None:
     lake.ingest("one", "two", partitions=2)
     lake.collect(everything)
 
-    for partition in lake.queue("lag", "--json").told["partitions"]:
+    for partition in lake.queue("lag", "--json").json["partitions"]:
         assert (partition["waiting"], partition["waiting_bytes"], partition["oldest_seconds"]) == (0, 0, None)
 
 
 def test_lag_counts_what_others_have_queued_whatever_it_is(lake: Lake) -> None:
     lake.by_hand()
 
-    [partition] = lake.queue("lag", "--json").told["partitions"]
+    [partition] = lake.queue("lag", "--json").json["partitions"]
 
     assert (partition["pending"], partition["waiting"], partition["claimed"], partition["done"]) == (3, 2, 2, 1)
     assert partition["oldest_seconds"] >= 0
@@ -158,7 +158,7 @@ READING = (["dump"], ["lag"], ["verify"], ["quarantine", "list"])
 
 
 def test_commands_that_look_write_nothing(lake: Lake) -> None:
-    set_aside(lake)
+    quarantine_one(lake)
     lake.ingest("one", "two")
     lake.collect(one_of_three)
     orphan(lake, "1b9d6bcd", hours=100)

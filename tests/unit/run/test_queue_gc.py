@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.run.queue_scene import PRODUCER, Lake, orphan
+from tests.unit.run.queue_support import PRODUCER, Lake, orphan
 
 
 def test_gc_deletes_what_was_never_queued_and_is_old_enough_and_nothing_else(lake: Lake) -> None:
@@ -18,7 +18,7 @@ def test_gc_deletes_what_was_never_queued_and_is_old_enough_and_nothing_else(lak
 
     done = lake.queue("gc", "--grace", "12h", "--json")
 
-    assert done.told == {"orphans": [old], "deleted": True}
+    assert done.json == {"orphans": [old], "deleted": True}
     assert lake.batches() == {*live, young}
     assert [lake.read(key)["gc"] for key in (PRODUCER, "ingest/manifest.p1.json")] == [1, 1]
     assert lake.queue("verify").code == 0
@@ -44,7 +44,7 @@ def test_gc_leaves_a_queue_alone_whose_ingestors_do_not_know_of_it(lake: Lake) -
     done = lake.queue("gc", "--grace", "0s")
 
     assert done.code == 2
-    assert "does not say where the batches of its queue lie" in done.err
+    assert "does not have the prefix of the queue's batches" in done.err
     assert lake.everything() == before
 
 

@@ -1,10 +1,10 @@
-"""`lakehead queue verify`: each fault is told in one sentence, a queue that works has none, and nothing is mended."""
+"""`lakehead queue verify`: each fault is explained in a sentence, a working queue has none, and nothing is changed."""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.unit.run.queue_scene import BATCH, CONSUMER, PRODUCER, Lake, one_of_three
+from tests.unit.run.queue_support import BATCH, CONSUMER, PRODUCER, Lake, one_of_three
 
 
 @pytest.mark.parametrize("make", ["by hand", "one", "many"])
@@ -15,9 +15,9 @@ def test_verify_finds_nothing_wrong_with_a_queue_that_works(lake: Lake, make: st
         lake.ingest("one", "two", "three", partitions=1 if make == "one" else 5)
         lake.collect(one_of_three)
 
-    done, told = lake.queue("verify"), lake.queue("verify", "--json")
+    done, printed = lake.queue("verify"), lake.queue("verify", "--json")
 
-    assert (done.code, done.err, told.told["faults"]) == (0, "", [])
+    assert (done.code, done.err, printed.json["faults"]) == (0, "", [])
     assert done.out.startswith("no faults: ")
 
 
@@ -26,11 +26,11 @@ def test_verify_counts_batches_that_are_not_queued_which_is_no_fault(lake: Lake)
     lake.write("ingest/1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed.batch", b"12345")
     lake.write("ingest/somebody.batch", b"not the queue's")
 
-    done, told = lake.queue("verify"), lake.queue("verify", "--json").told
+    done, printed = lake.queue("verify"), lake.queue("verify", "--json").json
 
     assert done.code == 0
-    assert "1 batches (5 bytes) are stored and not queued" in done.out
-    assert (told["unqueued"], told["unqueued_bytes"]) == (1, 5)
+    assert "1 batches (5 bytes) stored and not queued" in done.out
+    assert (printed["unqueued"], printed["unqueued_bytes"]) == (1, 5)
 
 
 def missing(lake: Lake) -> str:
@@ -41,19 +41,19 @@ def missing(lake: Lake) -> str:
 
 def no_key(lake: Lake) -> str:
     lake.change(PRODUCER, pending=[*lake.read(PRODUCER)["pending"], "../secret"])
-    return f"missing: ../secret is pending in {PRODUCER} and is no key that a store takes"
+    return f"missing: ../secret is pending in {PRODUCER} and is not a valid key"
 
 
 def twice(lake: Lake) -> str:
     pending = lake.read(PRODUCER)["pending"]
     lake.change(PRODUCER, pending=[*pending, pending[2]])
-    return f"twice: {pending[2]} stands more than once in the 'pending' of {PRODUCER}"
+    return f"twice: {pending[2]} is duplicated in 'pending' of {PRODUCER}"
 
 
 def done_twice(lake: Lake) -> str:
     done = lake.read(CONSUMER)["done"]
     lake.change(CONSUMER, done=[*done, *done])
-    return f"twice: {done[0]} stands more than once in the 'done' of {CONSUMER}"
+    return f"twice: {done[0]} is duplicated in 'done' of {CONSUMER}"
 
 
 def in_two_partitions(lake: Lake) -> str:
@@ -67,7 +67,7 @@ def claimed_and_gone(lake: Lake) -> str:
     now = lake.read(CONSUMER)
     owner, gone = now["owner"], "ingest/1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed.batch"
     lake.change(CONSUMER, claimed={**now["claimed"], gone: 1}, owners={**now["owners"], gone: owner})
-    return f"claim: {gone} is claimed in {CONSUMER} and is neither pending nor done"
+    return f"claim: {gone} is claimed in {CONSUMER} but neither pending nor done"
 
 
 def claimed_by_nobody(lake: Lake) -> str:
@@ -79,38 +79,38 @@ def claimed_by_nobody(lake: Lake) -> str:
 def claimed_by_another(lake: Lake) -> str:
     [location] = lake.read(CONSUMER)["claimed"]
     lake.change(CONSUMER, owners={location: "another"})
-    return f"owner: The claim on {location} in {CONSUMER} is that of another"
+    return f"owner: The claim on {location} in {CONSUMER} belongs to another"
 
 
 def owned_and_not_claimed(lake: Lake) -> str:
     [location] = lake.read(CONSUMER)["claimed"]
     lake.change(CONSUMER, claimed={})
-    return f"owner: {location} has an owner in {CONSUMER} and is not claimed"
+    return f"owner: {location} has an owner in {CONSUMER} but is not claimed"
 
 
 def another_prefix(lake: Lake) -> str:
     lake.change(PRODUCER, partitions=2)
     lake.write("ingest/manifest.p1.json", {"pending": [], "partitions": 2, "data_path_prefix": "elsewhere"})
-    return "prefix: ingest/manifest.p1.json keeps its batches below 'elsewhere'"
+    return "prefix: ingest/manifest.p1.json has its batches under 'elsewhere'"
 
 
 def prefix_of_another_queue(lake: Lake) -> str:
     lake.write("ingest/_owner.json", {"manifest_path": "other/manifest.json"})
     return (
-        f"prefix: {PRODUCER} keeps its batches below 'ingest', which ingest/_owner.json says is the prefix of "
-        "other/manifest.json"
+        f"prefix: {PRODUCER} has its batches under 'ingest', which belongs to other/manifest.json according to "
+        "ingest/_owner.json"
     )
 
 
 def owner_that_says_nothing(lake: Lake) -> str:
     lake.write("ingest/_owner.json", b"[]")
-    return "unreadable: ingest/_owner.json does not say which queue keeps its batches there"
+    return "unreadable: ingest/_owner.json, which names the queue that owns the prefix, cannot be read"
 
 
 def another_number(lake: Lake) -> str:
     lake.change(PRODUCER, partitions=2)
     lake.write("ingest/manifest.p1.json", {"pending": [], "partitions": 3})
-    return f"partitions: ingest/manifest.p1.json says that the queue has 3 partitions, and {PRODUCER} says 2"
+    return f"partitions: According to ingest/manifest.p1.json the queue has 3 partitions, according to {PRODUCER} 2"
 
 
 def sealed(lake: Lake) -> str:
@@ -121,7 +121,7 @@ def sealed(lake: Lake) -> str:
 def beyond_the_last(lake: Lake) -> str:
     lake.write("other/left.batch", BATCH)
     lake.write("ingest/manifest.p7.json", {"pending": ["other/left.batch"]})
-    return "partitions: Locations wait in ingest/manifest.p7.json, which is none of the 1 partitions"
+    return "partitions: ingest/manifest.p7.json has unacknowledged locations but is not one of the 1 partitions"
 
 
 def not_json(lake: Lake) -> str:
@@ -131,18 +131,18 @@ def not_json(lake: Lake) -> str:
 
 def wrong_type(lake: Lake) -> str:
     lake.change(PRODUCER, pending={"a": 1})
-    return f"unreadable: The producer manifest {PRODUCER} cannot be read: its 'pending' is no such thing"
+    return f"unreadable: The producer manifest {PRODUCER} cannot be read: its key 'pending' is invalid"
 
 
 def no_note(lake: Lake) -> str:
     lake.write("ingest/manifest.quarantine/00.json", b"[]")
-    return "unreadable: The note ingest/manifest.quarantine/00.json"
+    return "unreadable: The quarantine note ingest/manifest.quarantine/00.json"
 
 
 def no_copy(lake: Lake) -> str:
     note = {"location": "ingest/x.batch", "reason": "bad", "at_ms": 1, "keys": ["ingest/manifest.quarantine/0.batch"]}
     lake.write("ingest/manifest.quarantine/0.json", note)
-    return "quarantine: What was set aside of ingest/x.batch is not at ingest/manifest.quarantine/0.batch"
+    return "quarantine: The copy of ingest/x.batch in quarantine is missing: ingest/manifest.quarantine/0.batch"
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_verify_tells_a_fault_in_one_sentence_and_mends_nothing(lake: Lake, spoi
     kind, _, sentence = spoil(lake).partition(": ")
     before = lake.everything()
 
-    done, told = lake.queue("verify"), lake.queue("verify", "--json")
+    done, printed = lake.queue("verify"), lake.queue("verify", "--json")
 
-    assert done.code == told.code == 1
-    [fault] = told.told["faults"]
+    assert done.code == printed.code == 1
+    [fault] = printed.json["faults"]
     assert fault["kind"] == kind
     assert fault["sentence"].startswith(sentence)
     assert done.out.splitlines()[:-1] == [fault["sentence"]]
@@ -192,7 +192,7 @@ def test_verify_finds_the_other_partitions_where_the_first_cannot_be_read(lake: 
     (lake.folder / gone[0]).unlink()
     lake.write(PRODUCER, b"")
 
-    told = lake.queue("verify", "--json").told
+    printed = lake.queue("verify", "--json").json
 
-    assert {fault["kind"] for fault in told["faults"]} == {"unreadable", "missing"}
-    assert gone[0] in [fault["location"] for fault in told["faults"]]
+    assert {fault["kind"] for fault in printed["faults"]} == {"unreadable", "missing"}
+    assert gone[0] in [fault["location"] for fault in printed["faults"]]

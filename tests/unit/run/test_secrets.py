@@ -15,18 +15,18 @@ from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.lake.catalog import open_catalog
-from lakehead.run.config.config import Config
+from lakehead.retry import Backoff
+from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.environment import store_settings
-from lakehead.run.revealed import Revealed
-from lakehead.run.tables import chosen
+from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.run.table_options import resolve_table
 from lakehead.run.wiring import Wiring
-from lakehead.source.jdbc import address
+from lakehead.source.dialects import DIALECTS
 from lakehead.source.port import Column, ReadPart
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.coordinates import DRIVERS
 from lakehead.spark.ivy import failure
 from lakehead.state.opening import StateSettings, open_state
-from lakehead.storage.backoff import Backoff
 
 CANARY = "c4nary"
 ENVIRONMENT = {
@@ -48,10 +48,10 @@ ENVIRONMENT = {
 } | {"LAKEHEAD_REPOSITORIES": f"https://me:{CANARY}-repository@jars.example/maven"}
 
 
-def config(tmp_path: Path, **spark: Any) -> Config:
+def config(tmp_path: Path, **spark: Any) -> PipelineConfig:
     """A configuration with a secret in every place that can have one."""
     (tmp_path / "secret").write_text(f"{CANARY}-in-a-file\n")
-    return Config.model_validate(
+    return PipelineConfig.model_validate(
         {
             "runtime": {
                 "raw_root": "raw",
@@ -116,9 +116,9 @@ def test_no_repr_and_no_text_of_a_setting_holds_a_secret(tmp_path: Path) -> None
     held = [
         *(bank, bank.tls, replace(part, settings=bank)),
         *(wiring, wiring.config, wiring.spark_settings, source, part, store, state),
-        Revealed(wiring.config, ENVIRONMENT),
+        ResolvedConfig(wiring.config, ENVIRONMENT),
         ObjectStoreConfig(url="s3://bucket/queue", settings=store),
-        chosen("a.b", None, "lake", ["type=rest", f"credential={CANARY}", "s3.secret-access-key=c4nary"]),
+        resolve_table("a.b", None, "lake", ["type=rest", f"credential={CANARY}", "s3.secret-access-key=c4nary"]),
     ]
 
     assert (source.password, state.password) == (f"{CANARY}-source_password", f"{CANARY}-state_password")
@@ -129,31 +129,31 @@ def test_no_repr_and_no_text_of_a_setting_holds_a_secret(tmp_path: Path) -> None
 
 
 def test_a_drivers_words_are_said_without_any_secret_of_the_source(tmp_path: Path) -> None:
-    revealed = Revealed(config(tmp_path), ENVIRONMENT)
-    shop, bank = (revealed.source_settings(source) for source in revealed.config.sources.values())
+    resolved = ResolvedConfig(config(tmp_path), ENVIRONMENT)
+    shop, bank = (resolved.source_settings(source) for source in resolved.config.sources.values())
 
-    assert CANARY not in shop.scrubbed(f"failed: {shop.url()} {dict(shop.secret_options)}")
+    assert CANARY not in shop.redact(f"failed: {shop.url()} {dict(shop.secret_options)}")
     assert bank.tls is not None
     assert bank.tls.secrets == (f"{CANARY}-key_password", f"{CANARY}-store_password")
-    assert CANARY not in bank.scrubbed(f"failed: {bank.tls.secrets}")
+    assert CANARY not in bank.redact(f"failed: {bank.tls.secrets}")
 
 
 def test_a_jdbc_url_holds_no_secret_of_the_source(tmp_path: Path) -> None:
-    revealed = Revealed(config(tmp_path), ENVIRONMENT)
+    resolved = ResolvedConfig(config(tmp_path), ENVIRONMENT)
 
-    for source in revealed.config.sources.values():
-        assert CANARY not in address(revealed.source_settings(source))
+    for source in resolved.config.sources.values():
+        assert CANARY not in DIALECTS.named(source.dialect).jdbc.url(resolved.source_settings(source))
 
 
 def test_a_source_with_a_certificate_of_our_own_is_read_by_a_driver_that_has_a_word_for_it(tmp_path: Path) -> None:
-    jars = Revealed(config(tmp_path), ENVIRONMENT).spark_settings.jars
+    jars = ResolvedConfig(config(tmp_path), ENVIRONMENT).spark_settings.jars
 
     assert DRIVERS["jdbc:mariadb:"] in jars
     assert DRIVERS["jdbc:postgresql:"] not in jars
 
 
 def test_spark_is_told_to_show_no_secret_and_none_is_on_a_command_line(tmp_path: Path) -> None:
-    conf = session_conf(Revealed(config(tmp_path), ENVIRONMENT).spark_settings, [], None)
+    conf = session_conf(ResolvedConfig(config(tmp_path), ENVIRONMENT).spark_settings, [], None)
     # As Spark keeps them, and as Hadoop has them from Spark.
     named = {**conf, **{key.removeprefix("spark.hadoop."): value for key, value in conf.items()}}
     shown = {key: value for key, value in named.items() if not re.search(conf["spark.redaction.regex"], key)}
@@ -181,14 +181,16 @@ def test_spark_is_told_to_show_no_secret_and_none_is_on_a_command_line(tmp_path:
     ],
 )
 def test_spark_shows_no_setting_whose_name_speaks_of_a_secret(key: str, tmp_path: Path) -> None:
-    given = session_conf(Revealed(config(tmp_path), ENVIRONMENT).spark_settings, [], None)["spark.redaction.regex"]
+    given = session_conf(ResolvedConfig(config(tmp_path), ENVIRONMENT).spark_settings, [], None)[
+        "spark.redaction.regex"
+    ]
 
     assert re.search(given, key)
 
 
 def test_what_somebody_else_wants_spark_to_hide_is_hidden_too(tmp_path: Path) -> None:
-    revealed = Revealed(config(tmp_path, conf={"spark.redaction.regex": "(?i)harmless"}), ENVIRONMENT)
-    given = session_conf(revealed.spark_settings, [], None)["spark.redaction.regex"]
+    resolved = ResolvedConfig(config(tmp_path, conf={"spark.redaction.regex": "(?i)harmless"}), ENVIRONMENT)
+    given = session_conf(resolved.spark_settings, [], None)["spark.redaction.regex"]
 
     assert given.endswith("|(?i)harmless")
     assert given.startswith("(?i)secret|")
@@ -197,13 +199,13 @@ def test_what_somebody_else_wants_spark_to_hide_is_hidden_too(tmp_path: Path) ->
 def test_a_secret_in_what_the_jvm_is_started_with_is_refused(tmp_path: Path) -> None:
     options = {"spark.driver.extraJavaOptions": {"env": "SPARK_PHRASE"}}
 
-    with pytest.raises(Misconfigured, match=r"extraJavaOptions stands on a command line") as refused:
-        Revealed(config(tmp_path, conf=options), ENVIRONMENT).check()
+    with pytest.raises(Misconfigured, match=r"extraJavaOptions is passed on a command line") as refused:
+        ResolvedConfig(config(tmp_path, conf=options), ENVIRONMENT).check()
     assert CANARY not in str(refused.value)
 
 
 def test_jars_that_cannot_be_fetched_are_told_without_the_repositorys_password(tmp_path: Path) -> None:
-    repositories = Revealed(config(tmp_path), ENVIRONMENT).spark_settings.repositories
+    repositories = ResolvedConfig(config(tmp_path), ENVIRONMENT).spark_settings.repositories
 
     assert repositories == (ENVIRONMENT["LAKEHEAD_REPOSITORIES"],)
     assert "from https://jars.example/maven." in str(failure("", [], repositories))
@@ -211,7 +213,7 @@ def test_jars_that_cannot_be_fetched_are_told_without_the_repositorys_password(t
 
 def test_looking_a_secret_up_says_nothing_to_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        Revealed(config(tmp_path), ENVIRONMENT).check()
+        ResolvedConfig(config(tmp_path), ENVIRONMENT).check()
 
     assert CANARY not in caplog.text
 

@@ -9,22 +9,25 @@ from typing import Any, cast
 import pytest
 
 from lakehead.clock import SystemClock
-from lakehead.extract.surroundings import Surroundings
 from lakehead.ids import system_random
-from lakehead.run.stopping import Stop, StoppableClock, Stopped, Terminated, told_who_stops_it
+from lakehead.lake.iceberg_landing import IcebergLanding
+from lakehead.lake.run_context import RunContext
+from lakehead.run.stopping import StoppableClock, Stopped, StopSignal, Terminated, report_interrupts
 
 
 def test_a_sleep_ends_when_the_run_is_to_end() -> None:
-    stop = Stop()
+    stop = StopSignal()
     clock = StoppableClock(SystemClock(), stop)
     threading.Timer(0.05, stop.set, ["SIGTERM"]).start()
 
-    with pytest.raises(Stopped, match=r"Stopped by SIGTERM\. What had landed stays; run it again to go on\."):
+    with pytest.raises(
+        Stopped, match=r"Stopped by SIGTERM\. Landed rows are kept; run the command again to continue\."
+    ):
         asyncio.run(clock.sleep(10_000))  # type: ignore[arg-type] # it is a coroutine
 
 
 def test_a_sleep_that_begins_after_the_end_does_not_begin() -> None:
-    stop = Stop()
+    stop = StopSignal()
     stop.set("you (Ctrl-C)")
     stop.set("SIGTERM")
 
@@ -33,14 +36,14 @@ def test_a_sleep_that_begins_after_the_end_does_not_begin() -> None:
 
 
 def test_a_catalog_that_does_not_answer_is_not_waited_for_when_the_run_is_to_end() -> None:
-    stop, told = Stop(), list[str]()
+    stop, told = StopSignal(), list[str]()
     nobody = cast(Any, None)
 
     def waiting(reason: str) -> None:
         told.append(reason)
         stop.set("SIGTERM")
 
-    around = Surroundings(
+    run = RunContext(
         pipeline="shop",
         run="run",
         load_date=date(2026, 1, 1),
@@ -52,16 +55,15 @@ def test_a_catalog_that_does_not_answer_is_not_waited_for_when_the_run_is_to_end
         random=system_random(),
         waiting=waiting,
         pause=stop.pause,
-        catalog=nobody,
-        ledger=nobody,
     )
+    landing = IcebergLanding(run=run, catalog=nobody, ledger=nobody)
 
     def refuse() -> None:
         raise ConnectionRefusedError("nobody there")
 
     with pytest.raises(Stopped, match=r"Stopped by SIGTERM\."):
-        around.retries.call("The catalog lake", refuse)
-    assert told == ["The catalog lake does not answer (nobody there); it is tried again"]
+        landing.retries.call("The catalog lake", refuse)
+    assert told == ["The catalog lake does not answer (nobody there); retrying"]
 
 
 class VirtualClock:
@@ -83,7 +85,7 @@ class VirtualClock:
 def test_a_sleep_lasts_as_long_as_it_should_where_nobody_ends_the_run() -> None:
     virtual = VirtualClock()
 
-    asyncio.run(StoppableClock(virtual, Stop()).sleep(3.25))  # type: ignore[arg-type] # it is a coroutine
+    asyncio.run(StoppableClock(virtual, StopSignal()).sleep(3.25))  # type: ignore[arg-type] # it is a coroutine
 
     assert virtual.at == pytest.approx(3.25)
 
@@ -94,9 +96,9 @@ def test_a_sleep_lasts_as_long_as_it_should_where_nobody_ends_the_run() -> None:
 def test_who_stopped_it_is_said_and_told_by_the_exit_code(number: signal.Signals, code: int, who: str) -> None:
     said: list[str] = []
 
-    with pytest.raises(Terminated) as ended, told_who_stops_it(said.append):
+    with pytest.raises(Terminated) as ended, report_interrupts(said.append):
         signal.raise_signal(number)
 
     assert ended.value.code == code
-    assert said == [f"Stopped by {who}. What had landed stays; run it again to go on."]
+    assert said == [f"Stopped by {who}. Landed rows are kept; run the command again to continue."]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

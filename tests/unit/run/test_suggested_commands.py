@@ -11,8 +11,8 @@ import pytest
 from typer.main import get_command
 
 from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken
+from lakehead.run.error_messages import error_message
 from lakehead.run.main import app
-from lakehead.run.sentences import sentence_of
 
 ROOT = Path(__file__).parents[3]
 VALUE = "a.value"
@@ -101,6 +101,6 @@ def test_a_command_that_lacks_something_is_noticed() -> None:
 def test_the_configurations_name_is_put_into_what_a_run_suggests() -> None:
     error = HistoryBroken(f"Decide: lakehead state rebuild raw.orders {CONFIG_OPTION}")
 
-    assert sentence_of(error, Path("my shop.json")).endswith(
+    assert error_message(error, Path("my shop.json")).endswith(
         "lakehead state rebuild raw.orders --config 'my shop.json'"
     )

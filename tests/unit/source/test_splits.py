@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehead.source.splits import block_cuts, cut_evenly, ranges
+from lakehead.source.splits import block_split_points, range_conditions, split_evenly
 
 
 def sizes(values: list[int], cuts: tuple[object, ...]) -> list[int]:
@@ -15,7 +15,7 @@ def sizes(values: list[int], cuts: tuple[object, ...]) -> list[int]:
 
 @given(st.lists(st.integers(-20, 20), min_size=1).map(sorted), st.integers(1, 12))
 def test_cuts_rise_and_say_how_large_the_largest_range_is(values: list[int], number: int) -> None:
-    cut = cut_evenly(values, number)
+    cut = split_evenly(values, number)
 
     assert list(cut.at) == sorted(set(cut.at))
     assert len(cut.at) < number
@@ -28,24 +28,24 @@ def test_cuts_rise_and_say_how_large_the_largest_range_is(values: list[int], num
 def test_different_values_are_cut_evenly_however_far_they_are_apart() -> None:
     values = sorted([*range(990), *(10**12 + number for number in range(10))])
 
-    assert sizes(values, cut_evenly(values, 10).at) == [100] * 10
+    assert sizes(values, split_evenly(values, 10).at) == [100] * 10
 
 
 def test_one_value_cannot_be_cut() -> None:
-    assert cut_evenly([7] * 100, 4).at == ()
-    assert cut_evenly([7] * 100, 4).largest == 4
-    assert cut_evenly([], 4).at == ()
+    assert split_evenly([7] * 100, 4).at == ()
+    assert split_evenly([7] * 100, 4).largest == 4
+    assert split_evenly([], 4).at == ()
 
 
 def test_ranges_hold_every_row_once() -> None:
-    assert ranges("k", []) == [""]
-    assert ranges("k", ["1"]) == ["k < 1 OR k IS NULL", "k >= 1"]
-    assert ranges("k", ["1", "5"])[1] == "k >= 1 AND k < 5"
+    assert range_conditions("k", []) == [""]
+    assert range_conditions("k", ["1"]) == ["k < 1 OR k IS NULL", "k >= 1"]
+    assert range_conditions("k", ["1", "5"])[1] == "k >= 1 AND k < 5"
 
 
 @given(st.lists(st.integers(0, 500), max_size=6), st.integers(1, 12))
 def test_blocks_of_several_relations_are_cut_evenly_together(pages: list[int], number: int) -> None:
-    cuts = block_cuts(pages, number)
+    cuts = block_split_points(pages, number)
 
     assert cuts == sorted(set(cuts))
     bounds = [0, *cuts, max(pages, default=0) + 1]

@@ -11,10 +11,10 @@ from lakehead.clock import SystemClock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.state.buffered import BufferedState, TimeAwareBufferedSink
-from lakehead.state.model import DayState, DayStatus, Event, Mark, Slice, SlicePlan, Watermark
+from lakehead.state.model import DayState, DayStatus, EventRecord, Mark, SlicePlan, StoredSlice, Watermark
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from tests.contract.state_scene import NOON, HandClock
+from tests.support.state_tools import NOON, HandClock
 
 DAY = date(2026, 3, 1)
 SECOND = timedelta(seconds=1)
@@ -28,15 +28,15 @@ class Book:
         self.calls = 0
         self.trouble: Exception | None = None
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, events: Sequence[EventRecord]) -> None:
         self.calls += 1
         if self.trouble is not None:
             raise self.trouble
         self.written += [event.id for event in events]
 
 
-def event(name: str) -> Event:
-    return Event(id=name, at=NOON, kind="told")
+def event(name: str) -> EventRecord:
+    return EventRecord(id=name, at=NOON, kind="told")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_beyond_the_limit_the_oldest_are_dropped_and_counted(sink: TimeAwareBuff
 def test_after_an_unknown_outcome_the_same_events_are_written_again_by_their_ids(
     state: State, clock: HandClock
 ) -> None:
-    def write_and_not_know(events: Sequence[Event]) -> None:
+    def write_and_not_know(events: Sequence[EventRecord]) -> None:
         state.history.add_events(events)
         if len(state.history.events()) == 1:
             raise OutcomeUnknown("who knows")
@@ -148,7 +148,7 @@ def test_a_lone_event_is_written_by_time_though_no_other_follows(state: State) -
         written = threading.Event()
         add_events = buffered.sink._write
 
-        def note(events: Sequence[Event]) -> None:
+        def note(events: Sequence[EventRecord]) -> None:
             add_events(events)
             written.set()
 
@@ -190,7 +190,7 @@ def test_what_decides_is_durable_before_it_is_remembered(state: State, clock: Ha
     buffered.preload(["t"], DAY)
     reached = Watermark(table="t", mark=Mark.DONE, value=7)
     done = DayStatus(table="t", load_date=DAY, phase="raw", state=DayState.DONE)
-    plan = SlicePlan(id="p", table="t", slices=(Slice(unit="s", bounds={}),))
+    plan = SlicePlan(id="p", table="t", slices=(StoredSlice(unit="s", bounds={}),))
 
     assert buffered.advance(reached)
     buffered.mark_day(done)

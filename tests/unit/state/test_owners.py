@@ -13,7 +13,7 @@ import pytest
 
 from lakehead.ids import RandomIds
 from lakehead.state import owners
-from lakehead.state.keys import word
+from lakehead.state.keys import checked_key
 from lakehead.state.owners import Process, is_gone, is_on_this_machine, owner_named, process_of
 
 RUN = str(UUID(int=7))
@@ -36,7 +36,7 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
 def test_an_owner_names_its_process_and_fits_into_the_state() -> None:
     owner = owner_named(RandomIds().uuid())
 
-    process = process_of(word("owner", owner))
+    process = process_of(checked_key("owner", owner))
     assert process is not None
     assert process.pid == os.getpid()
     assert is_on_this_machine(process)

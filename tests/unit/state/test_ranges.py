@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.ids import RandomIds
-from lakehead.state.model import Landing, Numbered, Pointer, Spans
+from lakehead.state.model import Numbered, Spans, StoredLanding, StoredPointer
 from lakehead.state.opening import open_state
 from lakehead.state.ranges import merged
 from lakehead.state.state import State
-from tests.contract.state_scene import HandClock
 from tests.support.folders import folder_in_memory
+from tests.support.state_tools import HandClock
 
 TABLES = (f"table {number}" for number in count())
 
@@ -51,11 +51,11 @@ def test_what_is_stored_after_each_settle_is_the_set_of_all_that_landed(
 ) -> None:
     table, rebuilt = next(TABLES), next(TABLES)
     landed: dict[str, set[int]] = {"a/1": set(), "a/2": set(), "b/1": set()}
-    landings = [Landing(snapshot=number, units=(), numbered=parts) for number, parts in enumerate(chain, 1)]
+    landings = [StoredLanding(snapshot=number, units=(), numbered=parts) for number, parts in enumerate(chain, 1)]
 
     seen = None
     for landing in landings:
-        new = Pointer(landing.snapshot, landing.snapshot)
+        new = StoredPointer(landing.snapshot, landing.snapshot)
         assert state.landings.settle(table, seen, new, [landing])
         for part in landing.numbered:
             landed[part.stream] |= held(part.spans)

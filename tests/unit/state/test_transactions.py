@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from lakehead.errors import DiskFull, Unavailable
 from lakehead.ids import RandomIds
+from lakehead.retry import Backoff
 from lakehead.state.database import Contended
 from lakehead.state.faults import Fault, fault_of, first_line
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
-from lakehead.storage.backoff import Backoff
-from tests.contract.state_scene import NOON, HandClock
+from tests.support.state_tools import NOON, HandClock
 
 TRIES = 4
 
@@ -46,7 +46,8 @@ def test_contention_is_tried_again_with_pauses_and_ends_in_unavailable(state: St
         calls.append(None)
         raise Contended
 
-    with pytest.raises(Unavailable, match=r"in 4 tries \(others keep changing the same rows\). Nothing was changed"):
+    said = r"in 4 attempts \(other transactions keep changing the same rows\). Nothing was changed"
+    with pytest.raises(Unavailable, match=said):
         state.database.write(work)
 
     assert len(calls) == TRIES

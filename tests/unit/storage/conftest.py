@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.storage.local import LocalStore
+from lakehead.storage.local_store import LocalStore
 from tests.unit.storage.local_folder import open_local
 
 

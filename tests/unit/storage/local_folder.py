@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lakehead.clock import SystemClock
 from lakehead.ids import Random, RandomIds
-from lakehead.storage.local import LocalStore
+from lakehead.storage.local_store import LocalStore
 from lakehead.storage.port import Version
 
 KEY = "folder/object"

@@ -1,6 +1,5 @@
 """The local store on disks that fail, and the order in which things reach the disk."""
 
-import asyncio
 import errno
 import os
 import stat
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
-from lakehead.storage.local import LocalStore
+from lakehead.storage.local_store import LocalStore
 from lakehead.storage.port import Version
+from tests.support.async_tests import async_test
 from tests.unit.storage.local_folder import (
     CALLS,
     KEY,
@@ -50,14 +50,12 @@ BODIES = {
 CHANGES = BODIES | {"delete": Write(OLD, lambda store, _: store.delete(KEY), "unlink")}
 
 
-def test_each_write_works_where_nothing_fails(store: LocalStore) -> None:
-    async def story() -> None:
-        for write in CHANGES.values():
-            version = await _given(store, write)
-            answer = await write.call(store, version)
-            assert await body(store, KEY) == (None if answer is None else NEW)
-
-    asyncio.run(story())
+@async_test
+async def test_each_write_works_where_nothing_fails(store: LocalStore) -> None:
+    for write in CHANGES.values():
+        version = await _given(store, write)
+        answer = await write.call(store, version)
+        assert await body(store, KEY) == (None if answer is None else NEW)
 
 
 async def _given(store: LocalStore, write: Write) -> Version | None:
@@ -114,7 +112,8 @@ def failing(function: str, code: int, when: Callable[..., bool]) -> Iterator[lis
     ids=["open", "write", "fsync", "utime", "naming"],
 )
 @pytest.mark.parametrize("name", BODIES)
-def test_a_write_that_fails_before_it_is_seen_leaves_the_old_object(
+@async_test
+async def test_a_write_that_fails_before_it_is_seen_leaves_the_old_object(
     name: str,
     function: str,
     when: Callable[..., bool],
@@ -125,24 +124,24 @@ def test_a_write_that_fails_before_it_is_seen_leaves_the_old_object(
 ) -> None:
     write = BODIES[name]
 
-    async def story() -> None:
-        version = await _given(store, write)
-        with (
-            failing(write.named_by if function == "naming" else function, code, when) as failed,
-            pytest.raises(error),
-        ):
-            await write.call(store, version)
-        assert failed
-        assert await body(store, KEY) == write.before
-        assert temporaries(root) == []
-
+    version = await _given(store, write)
+    with (
+        failing(write.named_by if function == "naming" else function, code, when) as failed,
+        pytest.raises(error),
+    ):
         await write.call(store, version)
-        assert await body(store, KEY) == NEW
+    assert failed
+    assert await body(store, KEY) == write.before
+    assert temporaries(root) == []
 
-    asyncio.run(story())
+    await write.call(store, version)
+    assert await body(store, KEY) == NEW
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_body_leaves_the_old_object(store: LocalStore, root: Path) -> None:
+@async_test
+async def test_a_disk_that_fills_up_in_the_middle_of_a_body_leaves_the_old_object(
+    store: LocalStore, root: Path
+) -> None:
     written: list[int] = []
 
     def half_full(file: int, data: memoryview) -> bool:
@@ -151,81 +150,73 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_body_leaves_the_old_object(stor
         written.append(os.pwrite(file, data[: len(data) // 2], 0))
         return True
 
-    async def story() -> None:
-        await store.put(KEY, OLD)
-        with failing("write", errno.ENOSPC, half_full), pytest.raises(Unavailable, match="space"):
-            await store.put(KEY, NEW)
-        assert written == [len(NEW) // 2]
-        assert await body(store, KEY) == OLD
-        assert temporaries(root) == []
-
-    asyncio.run(story())
+    await store.put(KEY, OLD)
+    with failing("write", errno.ENOSPC, half_full), pytest.raises(Unavailable, match="space"):
+        await store.put(KEY, NEW)
+    assert written == [len(NEW) // 2]
+    assert await body(store, KEY) == OLD
+    assert temporaries(root) == []
 
 
-def test_a_body_that_is_written_in_pieces_arrives_whole(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@async_test
+async def test_a_body_that_is_written_in_pieces_arrives_whole(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:3]))
 
-    async def story() -> None:
-        await store.put(KEY, NEW)
-        assert await body(store, KEY) == NEW
-
-    asyncio.run(story())
+    await store.put(KEY, NEW)
+    assert await body(store, KEY) == NEW
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO], ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_cannot_be_forced_to_disk_has_an_unknown_outcome(
+@async_test
+async def test_a_change_that_cannot_be_forced_to_disk_has_an_unknown_outcome(
     name: str, code: int, store: LocalStore, root: Path
 ) -> None:
     write = CHANGES[name]
 
-    async def story() -> None:
-        version = await _given(store, write)
-        with failing("fsync", code, _is_folder) as failed, pytest.raises(OutcomeUnknown, match=KEY):
-            await write.call(store, version)
-        assert failed
-        assert await body(store, KEY) in (write.before, None if name == "delete" else NEW)
-        assert temporaries(root) == []
-
-    asyncio.run(story())
+    version = await _given(store, write)
+    with failing("fsync", code, _is_folder) as failed, pytest.raises(OutcomeUnknown, match=KEY):
+        await write.call(store, version)
+    assert failed
+    assert await body(store, KEY) in (write.before, None if name == "delete" else NEW)
+    assert temporaries(root) == []
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EIO], ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("name", BODIES)
-def test_a_write_that_cannot_tidy_up_after_the_change_is_not_said_to_have_changed_nothing(
+@async_test
+async def test_a_write_that_cannot_tidy_up_after_the_change_is_not_said_to_have_changed_nothing(
     name: str, code: int, store: LocalStore
 ) -> None:
     write = BODIES[name]
+    version = await _given(store, write)
+    raised: LakeheadError | None = None
+    with failing("unlink", code, _always):
+        try:
+            await write.call(store, version)
+        except LakeheadError as error:
+            raised = error
 
-    async def story() -> LakeheadError | None:
-        version = await _given(store, write)
-        with failing("unlink", code, _always):
-            try:
-                await write.call(store, version)
-            except LakeheadError as error:
-                return error
-        return None
-
-    error = asyncio.run(story())
-    assert asyncio.run(body(store, KEY)) == NEW
-    assert error is None or isinstance(error, OutcomeUnknown), repr(error)
+    assert await body(store, KEY) == NEW
+    assert raised is None or isinstance(raised, OutcomeUnknown), repr(raised)
 
 
 @pytest.mark.parametrize(("code", "error"), FAILURES, ids=[errno.errorcode[code] for code, _ in FAILURES])
-def test_a_delete_that_fails_leaves_the_object(code: int, error: type[LakeheadError], store: LocalStore) -> None:
-    async def story() -> None:
-        await store.put(KEY, OLD)
-        with failing("unlink", code, _always), pytest.raises(error):
-            await store.delete(KEY)
-        assert await body(store, KEY) == OLD
-
-    asyncio.run(story())
+@async_test
+async def test_a_delete_that_fails_leaves_the_object(code: int, error: type[LakeheadError], store: LocalStore) -> None:
+    await store.put(KEY, OLD)
+    with failing("unlink", code, _always), pytest.raises(error):
+        await store.delete(KEY)
+    assert await body(store, KEY) == OLD
 
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("unit_ns", [10**9, 1_000, 100], ids=["seconds", "microseconds", "NTFS"])
-def test_a_file_system_without_nanosecond_times_is_refused(
+@async_test
+async def test_a_file_system_without_nanosecond_times_is_refused(
     unit_ns: int, name: str, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, real = BODIES[name], os.utime
@@ -234,15 +225,12 @@ def test_a_file_system_without_nanosecond_times_is_refused(
         # A time that the file system happens to keep must not hide it from this test.
         real(file, ns=(ns[0] // unit_ns * unit_ns, (ns[1] - 1) // unit_ns * unit_ns))
 
-    async def story() -> None:
-        version = await _given(store, write)
-        monkeypatch.setattr(os, "utime", coarse)
-        with pytest.raises(Misconfigured, match="nanosecond"):
-            await write.call(store, version)
-        assert await body(store, KEY) == write.before
-        assert temporaries(root) == []
-
-    asyncio.run(story())
+    version = await _given(store, write)
+    monkeypatch.setattr(os, "utime", coarse)
+    with pytest.raises(Misconfigured, match="nanosecond"):
+        await write.call(store, version)
+    assert await body(store, KEY) == write.before
+    assert temporaries(root) == []
 
 
 # --- the order in which things reach the disk
@@ -283,44 +271,40 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_is_on_disk_before_it_has_its_name_and_the_name_before_the_answer(
+@async_test
+async def test_a_body_is_on_disk_before_it_has_its_name_and_the_name_before_the_answer(
     name: str, store: LocalStore, root: Path, trace: list[tuple[str, int]]
 ) -> None:
     write = BODIES[name]
 
-    async def story() -> None:
-        version = await _given(store, write)
-        trace.clear()
-        await write.call(store, version)
-        trace.append(("answer", 0))
-
-    asyncio.run(story())
+    version = await _given(store, write)
+    trace.clear()
+    await write.call(store, version)
+    trace.append(("answer", 0))
     file, folder = (root / KEY).stat().st_ino, (root / KEY).parent.stat().st_ino
     steps = [("write", file), ("fsync", file), (write.named_by, file), ("fsync", folder), ("answer", 0)]
     assert [step for step in trace if step in steps] == steps
 
 
-def test_a_deletion_is_on_disk_before_the_answer(store: LocalStore, root: Path, trace: list[tuple[str, int]]) -> None:
-    async def story() -> None:
-        await store.put(KEY, OLD)
-        trace.clear()
-        await store.delete(KEY)
-
-    asyncio.run(story())
+@async_test
+async def test_a_deletion_is_on_disk_before_the_answer(
+    store: LocalStore, root: Path, trace: list[tuple[str, int]]
+) -> None:
+    await store.put(KEY, OLD)
+    trace.clear()
+    await store.delete(KEY)
     folder = (root / KEY).parent.stat().st_ino
     assert trace[-2:] == [("unlink", folder), ("fsync", folder)]
 
 
 @pytest.mark.parametrize("call", ["create", "put"])
-def test_a_new_folder_is_on_disk_before_the_answer(
+@async_test
+async def test_a_new_folder_is_on_disk_before_the_answer(
     call: str, store: LocalStore, root: Path, trace: list[tuple[str, int]]
 ) -> None:
-    async def story() -> None:
-        await store.put("object", OLD)
-        trace.clear()
-        await CALLS[call](store, "a/b/object")
-
-    asyncio.run(story())
+    await store.put("object", OLD)
+    trace.clear()
+    await CALLS[call](store, "a/b/object")
     for parent in (root, root / "a"):
         made = trace.index(("mkdir", parent.stat().st_ino))
         assert ("fsync", parent.stat().st_ino) in trace[made:]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.storage.local import THREADS, LocalStore
+from lakehead.storage.local_store import THREADS, LocalStore
 from lakehead.storage.port import Version
+from tests.support.async_tests import async_test
 from tests.unit.storage.local_folder import KEY, NEW, OLD, body, keys, open_local
 
 pytestmark = pytest.mark.timeout(60)
@@ -25,33 +26,31 @@ def threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("lakehead-store")}
 
 
-def test_a_store_answers_while_all_threads_of_asyncio_are_blocked(store: LocalStore) -> None:
-    async def story() -> None:
-        loop, go_on = asyncio.get_running_loop(), threading.Event()
-        with ThreadPoolExecutor(2) as default:
-            loop.set_default_executor(default)
-            blocked = [loop.run_in_executor(None, go_on.wait, LONG) for _ in range(8)]
-            try:
-                async with asyncio.timeout(LONG / 2):
-                    await store.put(KEY, NEW)
-                    assert await body(store, KEY) == NEW
-                    assert await keys(store) == [KEY]
-                assert not any(each.done() for each in blocked)
-            finally:
-                go_on.set()
-            await asyncio.gather(*blocked)
-
-    asyncio.run(story())
+@async_test
+async def test_a_store_answers_while_all_threads_of_asyncio_are_blocked(store: LocalStore) -> None:
+    loop, go_on = asyncio.get_running_loop(), threading.Event()
+    with ThreadPoolExecutor(2) as default:
+        loop.set_default_executor(default)
+        blocked = [loop.run_in_executor(None, go_on.wait, LONG) for _ in range(8)]
+        try:
+            async with asyncio.timeout(LONG / 2):
+                await store.put(KEY, NEW)
+                assert await body(store, KEY) == NEW
+                assert await keys(store) == [KEY]
+            assert not any(each.done() for each in blocked)
+        finally:
+            go_on.set()
+        await asyncio.gather(*blocked)
 
 
 def test_the_threads_of_a_store_are_bounded_and_end_when_it_is_dropped(root: Path) -> None:
     before = threads()
 
-    async def story() -> None:
+    async def put_many() -> None:
         store = open_local(root)
         await asyncio.gather(*(store.put(f"{number}", NEW) for number in range(4 * THREADS)))
 
-    asyncio.run(story())
+    asyncio.run(put_many())
     gc.collect()
 
     ours = threads() - before
@@ -67,7 +66,8 @@ def test_a_store_that_nobody_has_used_has_no_threads(root: Path) -> None:
     assert threads() == before
 
 
-def test_a_cancelled_call_that_has_not_begun_changes_nothing(
+@async_test
+async def test_a_cancelled_call_that_has_not_begun_changes_nothing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
@@ -77,21 +77,18 @@ def test_a_cancelled_call_that_has_not_begun_changes_nothing(
         begun.release()
         assert go_on.wait(LONG), key
 
-    async def story() -> None:
-        monkeypatch.setattr(LocalStore, "_delete", wait)
-        busy = [asyncio.create_task(store.delete(f"{number}")) for number in range(THREADS)]
-        for _ in busy:
-            await asyncio.to_thread(begun.acquire, timeout=LONG)
-        late = asyncio.create_task(store.put(KEY, NEW))
-        await asyncio.sleep(0)
-        late.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await late
-        go_on.set()
-        await asyncio.gather(*busy)
-        assert await body(store, KEY) is None
-
-    asyncio.run(story())
+    monkeypatch.setattr(LocalStore, "_delete", wait)
+    busy = [asyncio.create_task(store.delete(f"{number}")) for number in range(THREADS)]
+    for _ in busy:
+        await asyncio.to_thread(begun.acquire, timeout=LONG)
+    late = asyncio.create_task(store.put(KEY, NEW))
+    await asyncio.sleep(0)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    go_on.set()
+    await asyncio.gather(*busy)
+    assert await body(store, KEY) is None
 
 
 def test_a_forked_process_can_use_a_store_that_its_parent_has_used(store: LocalStore) -> None:
@@ -127,7 +124,7 @@ def test_a_process_that_was_forked_during_a_write_does_not_keep_its_lock(
 
     monkeypatch.setattr(store, "_rename", fork_first)
 
-    async def story() -> None:
+    async def put_twice() -> None:
         await store.put(KEY, OLD)
         await asyncio.wait([second := asyncio.ensure_future(store.put(KEY, NEW))], timeout=LONG / 10)
         answered = second.done()
@@ -137,16 +134,16 @@ def test_a_process_that_was_forked_during_a_write_does_not_keep_its_lock(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks of processes with threads
-        asyncio.run(story())
+        asyncio.run(put_twice())
     children[0].join()
 
 
 def test_a_store_can_be_used_by_event_loops_in_several_threads(store: LocalStore) -> None:
     def use(name: str) -> None:
-        async def story() -> None:
+        async def create_many() -> None:
             await asyncio.gather(*(store.create(f"{name}/{number}", NEW) for number in range(20)))
 
-        asyncio.run(story())
+        asyncio.run(create_many())
 
     with ThreadPoolExecutor(4) as users:
         list(users.map(use, "abcd"))

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehead.wire.batch import KeyValueEntry, Limits, encode_json
+from lakehead.wire.batch import BatchLimits, KeyValueEntry, encode_json
 from lakehead.wire.compact import decode_batch, encode_compact
 from lakehead.wire.errors import NewerFormat, Unreadable
 
@@ -22,7 +22,7 @@ SAMPLE = [
     KeyValueEntry(b"", b""),
     KeyValueEntry(b"\xc3\x28", b"v" * 40),
 ]
-SMALL = Limits(stored_bytes=4096, entry_bytes=1000, entries=10)
+SMALL = BatchLimits(stored_bytes=4096, entry_bytes=1000, entries=10)
 
 entries = st.lists(st.builds(KeyValueEntry, st.binary(), st.binary()), max_size=20)
 
@@ -184,7 +184,7 @@ def test_a_batch_above_the_limits_is_refused(encode: object, batch: list[KeyValu
     assert callable(encode)
     body = encode(batch)
 
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(Unreadable, match="the limit is"):
         decode_batch(body, SMALL)
     assert decode_batch(body) == batch
 
@@ -236,16 +236,16 @@ def test_whatever_json_there_is_the_answer_is_entries_or_unreadable(value: objec
 @pytest.mark.parametrize("version", [b"0", b"2", b"\x00", b"\xff"])
 def test_a_batch_of_another_version_of_the_format_is_newer_and_not_damaged(version: bytes) -> None:
     for body in (b"LKB" + version, b"LKB" + version + bytes(100)):
-        with pytest.raises(NewerFormat, match="update the reader"):
+        with pytest.raises(NewerFormat, match="Update this reader"):
             decode_batch(body)
         with pytest.raises(NewerFormat):
-            decode_batch(body, Limits(stored_bytes=2))
+            decode_batch(body, BatchLimits(stored_bytes=2))
 
 
 def test_unknown_flags_are_newer_only_where_the_batch_is_whole() -> None:
     whole = sealed(head(flags=2, count=0, length=0))
 
-    with pytest.raises(NewerFormat, match="update the reader"):
+    with pytest.raises(NewerFormat, match="Update this reader"):
         decode_batch(whole)
     with pytest.raises(Unreadable) as caught:
         decode_batch(whole + b"!")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.wire.errors import Unreadable
-from lakehead.wire.queue_manifests import ConsumerManifest, ProducerManifest, remember
+from lakehead.wire.queue_manifests import ConsumerManifest, ProducerManifest, record_last_number
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "buffer"
 FIRST = "data/f47ac10b-58cc-4372-a567-0e02b2c3d479.batch"
@@ -162,8 +162,8 @@ def test_whatever_bytes_there_are_the_answer_is_a_manifest_or_unreadable(body: b
 
 
 def test_the_longest_silent_is_forgotten_first() -> None:
-    kept, dropped = remember({"a": 1, "b": 2, "c": 3}, "a", 4, most=3)
+    kept, dropped = record_last_number({"a": 1, "b": 2, "c": 3}, "a", 4, limit=3)
     assert (list(kept.items()), dropped) == ([("b", 2), ("c", 3), ("a", 4)], 0)
 
-    kept, dropped = remember(kept, "d", 1, most=3)
+    kept, dropped = record_last_number(kept, "d", 1, limit=3)
     assert (list(kept.items()), dropped) == ([("c", 3), ("a", 4), ("d", 1)], 1)

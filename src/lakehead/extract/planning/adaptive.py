@@ -1,4 +1,4 @@
-"""The planner that divides a window by what is known of its rows."""
+"""The default planner: divides a window into slices by row counts, by duration, or evenly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ from lakehead.state.model import Value
 
 
 class AdaptivePlanner:
-    """Divides a window when it holds more rows than a slice should, as far as what is known of it allows."""
+    """Divides a window that holds more rows than a slice should, as far as it is known where they are."""
 
     def plan(self, request: PlannerRequest, source: SourceFacts) -> Plan:
-        """The plan for a table. Its slices cover the window without gap or overlap, and part no ties."""
+        """The plan for a table. Its slices cover the window without gaps or overlaps, and never split equal values."""
         table, can, reach = request.table, source.capabilities, source.reach
         _check(table, can)
         lag = max(table.lag_seconds, request.lag_seconds)
@@ -63,7 +63,7 @@ class AdaptivePlanner:
 
 @dataclass(slots=True)
 class _Probing:
-    """The probe of one plan, its answers, and why it stopped answering."""
+    """The probe of one plan, its counts, and why it failed, if it did."""
 
     probe: RowCountProbe | None
     literal: Callable[[Value], str]
@@ -85,7 +85,7 @@ class _Probing:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A piece of a window, between values."""
+    """A part of a window, and its estimated rows."""
 
     window: Window
     rows: int | None
@@ -94,14 +94,14 @@ class _Cut:
 def _check(table: IncrementalTable, can: Capabilities) -> None:
     if not can.incremental:
         raise Misconfigured(
-            f"The source of {table.name} cannot be read in increments. Set the table's mode to full, or read it with "
+            f"The source of {table.name} cannot be read incrementally. Set the table's mode to full, or read it with "
             "another dialect."
         )
     if table.kind not in can.kinds:
         known = ", ".join(sorted(can.kinds))
         raise Misconfigured(
             f"The source of {table.name} cannot read windows of the column {table.column!r}, which is of the kind "
-            f"{table.kind}. It can for {known}."
+            f"{table.kind}. Choose a column of one of these kinds: {known}."
         )
 
 
@@ -119,11 +119,11 @@ def _divide(
         return whole
 
     def between(first: int, last: int) -> Window:
-        # A watermark means the same at every slice's end: up to and with it, or up to it, as for the whole window.
-        with_it = window.upper.included
+        # The watermark at the end of each slice is included or excluded in the same way as that of the whole window.
+        included = window.upper.included
         return Window(
-            window.lower if first == span.first else Bound(axis.value(first - with_it), included=not with_it),
-            window.upper if last == span.last else Bound(axis.value(last + (not with_it)), included=with_it),
+            window.lower if first == span.first else Bound(axis.value(first - included), included=not included),
+            window.upper if last == span.last else Bound(axis.value(last + (not included)), included=included),
         )
 
     most = policy.max_partitions
@@ -151,13 +151,13 @@ def _divide(
 
 
 def _span(axis: Axis, stored: Value | None, reach: Reach, window: Window, total: int | None) -> Piece | None:
-    """The ticks between which a window can be cut; None if nobody knows where its rows begin."""
+    """The ticks between which a window can be divided; None if it is unknown where its rows begin."""
     included = window.upper.included
     starts = [] if reach.lowest is None else [axis.tick(reach.lowest)]
     if window.lower is not None:
         starts.append(axis.tick(window.lower.value))
     if stored is not None:
-        # Though the lag may have lowered the bound: a slice's end is the next watermark, and watermarks only grow.
+        # Even if the lag has lowered the bound: a slice's end is the next watermark, and watermarks only grow.
         starts.append(axis.tick(stored) + (1 if included else 0))
     if not starts:
         return None
@@ -168,7 +168,7 @@ def _span(axis: Axis, stored: Value | None, reach: Reach, window: Window, total:
 
 
 def _width(kind: Kind, policy: SlicingPolicy) -> int | None:
-    """How many ticks a slice by duration has; None where time has no meaning."""
+    """How many ticks a slice by duration has; None if the kind does not follow the clock."""
     if policy.slice_seconds is None:
         return None
     match kind:

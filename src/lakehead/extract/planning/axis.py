@@ -1,4 +1,4 @@
-"""Watermarks as whole numbers on a line, and back, exactly."""
+"""Converts watermarks to integers on an axis and back, exactly."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -18,7 +18,7 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 class Kind(StrEnum):
-    """What a watermark's values are, by the names under which the state keeps them."""
+    """The type of a watermark's values, by the names that the state stores."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -29,12 +29,12 @@ class Kind(StrEnum):
 
     @property
     def follows_the_clock(self) -> bool:
-        """Whether the source's own time bounds the values that it hands out."""
+        """Whether the values are times, so that the source's current time is an upper bound of them."""
         return self in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
 
 def kind_of(value: Value) -> Kind:
-    """The kind that a value is of."""
+    """The kind of a value."""
     match value:
         case bool():
             raise Misconfigured("A watermark cannot be true or false: it must have a next value.")
@@ -52,10 +52,11 @@ def kind_of(value: Value) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The line on which the values of a column lie, one tick after the other.
+    """The values of a column as integers, called ticks.
 
-    A tick is one, a day or a microsecond. A decimal's tick is one in the last place of the finest value that the axis
-    was made for; finer values lie between two ticks, and a cut at a tick has them on one side of it all the same.
+    A tick is 1 for integers, a day for dates, a microsecond for timestamps. For decimals it is one unit in the last
+    place of the finest value that the axis was made for; finer values lie between two ticks, so they too are on one
+    side of a cut at a tick.
     """
 
     kind: Kind
@@ -63,14 +64,14 @@ class Axis:
 
     @classmethod
     def through(cls, kind: Kind, *values: Value | None) -> "Axis":
-        """The axis of a kind that has a tick at each of the values. Text has none: it can be compared, not divided."""
+        """The axis of a kind that has a tick at each of the values. Raises `Misconfigured` for text, which has none."""
         if kind is Kind.TEXT:
             raise Misconfigured("A watermark of text has no values to divide: it is read in one slice.")
         decimals = [_finite(value) for value in values if isinstance(value, Decimal)]
         return cls(kind, max((_places(value) for value in decimals), default=0))
 
     def tick(self, value: Value) -> int:
-        """Where a value lies. Raises `Misconfigured` for a value of another kind."""
+        """The tick of a value. Raises `Misconfigured` for a value of another kind."""
         match self.kind, value:
             case ((Kind.INTEGER | Kind.DECIMAL), bool()):
                 pass
@@ -89,7 +90,7 @@ class Axis:
         raise another_kind(self.kind, value)
 
     def value(self, tick: int) -> Value:
-        """What lies at a tick; beyond the first or last moment that can be written, that moment."""
+        """The value at a tick, limited to the earliest and latest time that Python can represent."""
         match self.kind:
             case Kind.DECIMAL:
                 return Decimal(f"{tick}E-{self.places}")  # arithmetic would round to the context's precision
@@ -103,7 +104,7 @@ class Axis:
                 return tick
 
     def back(self, tick: int, seconds: int) -> int:
-        """The tick that lies so many seconds before, or the day that holds that moment. Numbers have no seconds."""
+        """The tick that many seconds earlier, or the day of that time. For numbers, the tick itself."""
         match self.kind:
             case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
                 return tick - seconds * SECOND
@@ -127,7 +128,7 @@ def _moment(tick: int) -> datetime:
 
 def _finite(value: Decimal) -> Decimal:
     if not value.is_finite():
-        raise Misconfigured(f"A watermark cannot be {value}: it must be a number that others come after.")
+        raise Misconfigured(f"A watermark cannot be {value}: it must be a finite number.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a planner is asked, what it answers, and why."""
+"""The planner's interface: the request, the source's facts, and the plan with its reasons."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class RowCountProbe(Protocol):
     """Counts rows in a source."""
 
     def count(self, window: Window) -> int:
-        """How many rows a window holds. Raises a `LakeheadError` if that cannot be told; the plan does without."""
+        """How many rows a window holds. Raises a `LakeheadError` if unknown; the plan is then made without it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a source can do for a table that is read in increments."""
+    """What a source supports for a table that is read incrementally."""
 
     incremental: bool = True
     """Whether the source can read a window of a column's values."""
@@ -36,7 +36,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalTable:
-    """What a plan needs to know of a table's configuration."""
+    """The parts of a table's configuration that a plan depends on."""
 
     name: str
     column: str
@@ -44,10 +44,10 @@ class IncrementalTable:
 
     kind: Kind
     initial_watermark: Value | None = None
-    """Where the first reading starts. None: at the first value."""
+    """Where the first load starts. None: at the lowest value."""
 
     lag_seconds: int = 0
-    """How late a row may be committed after its value was taken."""
+    """How long after it took its value a row may be committed."""
 
     rereads: bool = True
     """Whether a row may be read twice, as a merge by key allows."""
@@ -55,7 +55,7 @@ class IncrementalTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerRequest:
-    """What is to be planned."""
+    """What to plan."""
 
     table: IncrementalTable
     slicing: SlicingPolicy
@@ -64,12 +64,12 @@ class PlannerRequest:
     """The watermark up to which the table has landed in this generation. None: nothing has."""
 
     lag_seconds: int = 0
-    """The lag of the whole run; the larger of it and the table's counts."""
+    """The lag of the whole run; the larger of it and the table's applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """What the source says, and whom to ask for counts."""
+    """What is known of the source, and a probe for row counts."""
 
     capabilities: Capabilities
     reach: Reach
@@ -78,7 +78,7 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One count that was asked for."""
+    """One row count of the source."""
 
     lower: str | None
     upper: str
@@ -87,10 +87,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerMetadata:
-    """Why a plan is as it is, for events."""
+    """The reasons for a plan, for events."""
 
     current_literal: str | None
-    """The watermark at which the table stands, as the source writes it."""
+    """The table's current watermark, as the source writes it."""
 
     lower_literal: str | None = None
     upper_literal: str | None = None
@@ -102,10 +102,10 @@ class PlannerMetadata:
     estimated_rows: int | None = None
     probes: tuple[ProbeResult, ...] = ()
     probe_failure: str | None = None
-    """Why counting stopped, where it did."""
+    """Why counting stopped, if it did."""
 
     def as_payload(self) -> JsonObject:
-        """The record as an event carries it."""
+        """The record as an event's payload."""
         return {
             "current_literal": self.current_literal,
             "lower_literal": self.lower_literal,
@@ -121,7 +121,7 @@ class PlannerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The slices to land, in this order. None: there is nothing to read, and the watermark stays where it is."""
+    """The slices to land, in this order. Without slices there is nothing to read, and the watermark does not move."""
 
     slices: tuple[Slice, ...]
     metadata: PlannerMetadata
@@ -131,5 +131,5 @@ class Planner(Protocol):
     """Decides which windows of a table are read."""
 
     def plan(self, request: PlannerRequest, source: SourceFacts) -> Plan:
-        """The plan for a table. Raises `Misconfigured` for a table that the source cannot read in increments."""
+        """The plan for a table. Raises `Misconfigured` for a table that the source cannot read incrementally."""
         ...

@@ -1,4 +1,4 @@
-"""Where a span of ticks is cut: by duration, by rows, or evenly. A cut has all rows of a value on the same side."""
+"""Divides a span of ticks by duration, by rows, or evenly. Rows with the same value always stay together."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -8,14 +8,14 @@ from enum import StrEnum
 from lakehead.errors import Misconfigured
 
 MOST_SLICES = 10_000
-"""No plan has more slices, whatever the policy says."""
+"""The highest allowed `max_partitions`."""
 
 MOST_PROBES = 1_000
-"""No plan asks for more counts, whatever the policy says."""
+"""The highest allowed `max_probes`."""
 
 
 class SliceBy(StrEnum):
-    """What makes slices alike."""
+    """By what a window is divided into slices of equal size."""
 
     ROWS = "rows"
     DURATION = "duration"
@@ -24,7 +24,7 @@ class SliceBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicingPolicy:
-    """How a large window is divided. Raises `Misconfigured` for numbers that no plan can keep to."""
+    """How a large window is divided. Raises `Misconfigured` for numbers out of range."""
 
     enabled: bool = True
     """Whether windows are divided at all."""
@@ -33,19 +33,19 @@ class SlicingPolicy:
     """By rows, by duration, or in slices of equal width."""
 
     target_rows: int = 5_000_000
-    """The rows that a slice should not exceed. A window that holds no more is one slice, whatever `by` says."""
+    """The most rows that a slice should have. A window that has no more is one slice, whatever `by` says."""
 
     slice_seconds: int | None = None
-    """How long a slice is, by duration; and by rows, where rows cannot be counted. None: not divided by time."""
+    """The length of a slice by duration, also used by rows if they cannot be counted. None: not divided by time."""
 
     max_partitions: int = 64
-    """The slices that a plan never exceeds; it wins over every target."""
+    """The most slices that a plan may have; it overrides every target."""
 
     probe: bool = True
     """Whether rows may be counted in the source."""
 
     max_probes: int = 32
-    """The counts that a plan may ask for. Where they do not suffice, rows are taken to lie evenly."""
+    """The most counts that a plan may ask for. If they are not enough, rows are assumed to be spread evenly."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -70,11 +70,11 @@ class Piece:
 
 
 Count = Callable[[int, int], int | None]
-"""How many rows the ticks from one to another hold, both included; None if that cannot be told."""
+"""How many rows the ticks from one to another hold, both included; None if unknown."""
 
 
 def evenly(span: Piece, slices: int) -> list[Piece]:
-    """The span in so many pieces of equal width, or in fewer where there are not as many ticks."""
+    """Divide the span into that many pieces of equal width, or fewer if there are not enough ticks."""
     width = span.last - span.first + 1
     slices = min(slices, width)
     starts = [span.first + width * number // slices for number in range(slices)]
@@ -84,7 +84,7 @@ def evenly(span: Piece, slices: int) -> list[Piece]:
 
 
 def by_width(span: Piece, width: int, most: int) -> list[Piece]:
-    """The span in pieces of this width, the last one shorter; wider ones where there would be more than `most`."""
+    """Divide the span into pieces of this width, the last one shorter; into wider ones if there were over `most`."""
     if -(-(span.last - span.first + 1) // width) > most:
         return evenly(span, most)
     starts = range(span.first, span.last + 1, width)
@@ -92,10 +92,10 @@ def by_width(span: Piece, width: int, most: int) -> list[Piece]:
 
 
 def by_rows(span: Piece, count: Count, *, target: int, most: int, probes: int) -> list[Piece]:
-    """The span in at most `most` pieces of at most `target` rows each, where values and `most` allow it.
+    """Divide the span into at most `most` pieces of at most `target` rows each, as far as values and `most` allow.
 
-    The largest piece is halved until none is too large, all that are hold one value, or the probes are used up. What is
-    too large then is divided as if its rows lay evenly; neighbours that fit together become one again.
+    The largest piece is halved until none is too large, those that are hold a single value, or the probes are used up.
+    What is still too large is divided as if its rows were spread evenly; small neighbours are joined again.
     """
     total = span.rows or 0
     wanted = max(target, -(-total // most))
@@ -122,7 +122,7 @@ def by_rows(span: Piece, count: Count, *, target: int, most: int, probes: int) -
 
 
 def _packed(pieces: Sequence[Piece], target: int, most: int) -> list[Piece]:
-    """Neighbours joined up to the smallest number of rows, from the target on, at which there are not too many."""
+    """Join neighbours, up to the smallest number of rows from the target on that gives at most `most` pieces."""
     least, enough = target, max(target, sum(piece.rows or 0 for piece in pieces))
     while least < enough:
         middle = (least + enough) // 2
@@ -138,7 +138,7 @@ def _joined(pieces: Sequence[Piece], target: int) -> list[Piece]:
     for piece in pieces:
         rows = piece.rows or 0
         held = (joined[-1].rows or 0) if joined else 0
-        # An empty piece is no slice of its own: it goes with whatever is beside it.
+        # An empty piece never becomes a slice: it is joined with its neighbour.
         if joined and (rows == 0 or held == 0 or held + rows <= target):
             joined[-1] = Piece(joined[-1].first, piece.last, held + rows)
         else:

@@ -1,15 +1,14 @@
-"""Slices as the state keeps them, and back: a plan that was stored is resumed as it was."""
+"""Converts plans and slices to the records of the state and back, so that a stored plan is resumed unchanged."""
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.planning.planner import Plan
 from lakehead.extract.planning.windows import Bound, Slice, Window
-from lakehead.state.model import JsonObject, SlicePlan, Value
-from lakehead.state.model import Slice as StoredSlice
+from lakehead.state.model import JsonObject, SlicePlan, StoredSlice, Value
 from lakehead.state.values import from_text, to_text
 
 
 def to_state(plan: Plan, *, plan_id: str, table: str, generation: int) -> SlicePlan:
-    """The plan as the state keeps it, under the table's uuid, with the planner's reasons as its detail."""
+    """The plan as a record of the state, under the table's uuid, with the planner's reasons as its detail."""
     return SlicePlan(
         id=plan_id,
         table=table,
@@ -20,13 +19,13 @@ def to_state(plan: Plan, *, plan_id: str, table: str, generation: int) -> SliceP
 
 
 def from_state(stored: StoredSlice) -> Slice:
-    """The slice that was stored. Raises `Misconfigured` for one that is not whole, or that a newer Lakehead wrote."""
+    """The stored slice. Raises `Misconfigured` if it is incomplete or was written by a newer Lakehead."""
     try:
         return _read(stored.bounds)
     except (ArithmeticError, ValueError):
         raise Misconfigured(
-            f"The stored plan holds the slice {stored.unit!r} in a form that this Lakehead does not know. Run the "
-            "version that wrote it, or discard the plan."
+            f"This Lakehead cannot read the slice {stored.unit!r} of the stored plan. Run the version that wrote it, "
+            "or discard the plan."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""From where, and up to where, a table is read."""
+"""The bounds between which a table is read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,36 +15,36 @@ def _in_utc(moment: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What a source tells of a column and of itself, all of it before the first row is read."""
+    """What is known of a source and of the column, all of it asked before the first row is read."""
 
     now: datetime
-    """The source's own time, with its zone."""
+    """The source's current time, with its zone."""
 
     oldest_open: datetime | None = None
-    """When the oldest transaction began that may still commit rows; None if there is none or the source cannot tell."""
+    """When the oldest transaction that may still commit rows began; None if there is none or it is unknown."""
 
     earliest_local: Callable[[datetime], datetime] = _in_utc
-    """The earliest value that the source writes into columns without a zone from a moment on. Clocks are put back, and
-    then that is earlier than its local time."""
+    """The earliest value that the source may write, from a given time on, into columns without a zone. When clocks are
+    set back, that is earlier than the local time."""
 
     second_digits: int = 6
-    """How many digits of a second the source writes: what comes later in the same second may look earlier."""
+    """How many fractional digits of a second the source writes: with fewer, a later value may look earlier."""
 
     lowest: Value | None = None
-    """The column's first value. None: not asked, or no rows."""
+    """The column's lowest value. None: not asked, or no rows."""
 
     highest: Value | None = None
-    """The column's last value. None: not asked, or no rows. A column that follows no clock is read up to it."""
+    """The column's highest value. None: not asked, or no rows. Columns that do not follow the clock are read up to
+    it."""
 
 
 def lower_bound(
     kind: Kind, *, stored: Value | None, initial: Value | None, lag_seconds: int, rereads: bool
 ) -> Bound | None:
-    """Where reading starts: at the stored watermark, or the initial one, less the lag. None: at the first value.
+    """Where reading starts: at the stored watermark, or the initial one, less the lag. None: at the lowest value.
 
-    A merge takes a row twice without harm, so it begins at the watermark itself and as far before it as the lag says:
-    rows that were committed late are found. Whatever must not read a row twice (`rereads` is false) begins exactly
-    where the last reading ended.
+    A merge may read a row twice, so it starts at the watermark less the lag and finds rows that were committed late.
+    If no row may be read twice (`rereads` is false), it starts exactly where the last read ended.
     """
     start = stored if stored is not None else initial
     if start is None:
@@ -57,18 +57,18 @@ def lower_bound(
         axis = Axis.through(kind, start)
         tick = axis.tick(start)
         lowered = axis.value(axis.back(tick, lag_seconds) if rereads else tick)
-    # Readings by the clock end before their watermark, others with it.
+    # Windows of columns that follow the clock exclude their upper bound, others include it.
     return Bound(lowered, included=rereads or stored is None or kind.follows_the_clock)
 
 
 def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
-    """Where reading ends, and the next one starts. None: there is nothing to read.
+    """Where reading ends, and the next read starts. None: there is nothing to read.
 
-    By the clock, it is the source's time or the start of its oldest open transaction, whichever is earlier, less the
-    lag, and not included: rows of that moment may still come. Of a column without a zone it is the earliest that the
-    source may write from then on; seconds are counted before that, for local time has hours that come twice or never.
-    Where the source writes whole seconds it is a whole second too. A date is read when it is over. Columns that follow
-    no clock are read up to and with their highest value.
+    For columns that follow the clock, it is the source's time or the start of its oldest open transaction, whichever is
+    earlier, less the lag. It is excluded, because rows with that time may still be written. For a column without a zone
+    it is the earliest value that the source may write from then on; the lag is subtracted before that, because local
+    time has hours that occur twice or not at all. It is truncated to the digits of a second that the source writes. A
+    date is read when it is over. Other columns are read up to and including their highest value.
     """
     if not kind.follows_the_clock:
         if reach.highest is None:
@@ -88,9 +88,9 @@ def upper_bound(kind: Kind, reach: Reach, *, lag_seconds: int) -> Bound | None:
 
 
 def nothing_between(kind: Kind, lower: Bound | None, upper: Bound, reach: Reach, stored: Value | None) -> bool:
-    """Whether what is known already says that no row is there to be read, or that it is not time to read it."""
+    """Whether it is already known that the window has no rows, or that it is too early to read them."""
     if kind is Kind.TEXT:
-        # Only equality: the source's collation orders text in its own way.
+        # Only equality: the order of text depends on the source's collation.
         return upper.value == stored
     axis = Axis.through(kind, stored, upper.value, reach.lowest, reach.highest, lower.value if lower else None)
     end = axis.tick(upper.value)

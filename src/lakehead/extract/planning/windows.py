@@ -1,4 +1,4 @@
-"""Windows of a column's values, and slices: windows that are read and landed one after the other."""
+"""Windows of a column's values, and slices, which are windows that are read and landed one after the other."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Bound:
 
     value: Value
     included: bool
-    """Whether rows that have exactly this value are inside. All of them are, or none: ties are never parted."""
+    """Whether rows with exactly this value are inside. Either all or none of them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class Window:
     """The rows whose value lies between two bounds."""
 
     lower: Bound | None
-    """None: from the first value on."""
+    """None: from the lowest value on."""
 
     upper: Bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One window of a plan. Slices follow each other without gap or overlap."""
+    """One window of a plan. Slices follow each other without gaps or overlaps."""
 
     window: Window
     after: Value | None
-    """The watermark that the table must have when this lands; None if it has none yet. It is not always the window's
-    lower bound: that may be lowered by the lag."""
+    """The watermark that the table must have when this lands; None if it has none yet. It can differ from the window's
+    lower bound, which the lag may have lowered."""
 
     estimated_rows: int | None = None
-    """How many rows the probe promised; None if it was not asked."""
+    """How many rows the probe counted; None if it was not used."""
 
     @property
     def watermark(self) -> Value:
@@ -44,6 +44,6 @@ class Slice:
 
     @property
     def unit(self) -> str:
-        """What names this slice among all that a generation of the table ever has: its two watermarks."""
+        """The slice's id, unique within a generation of the table: its two watermarks."""
         start = "start" if self.after is None else to_text(self.after)[1]
         return f"{start}..{to_text(self.watermark)[1]}"

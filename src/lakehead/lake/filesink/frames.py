@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from lakehead.lake.filesink.sink import Write
+from lakehead.lake.filesink.file_sink import Write
 
 
 def parquet_of(frame: DataFrame) -> Write:

@@ -102,7 +102,7 @@ class HadoopFiles:
             self._system(folder).mkdirs(self._path(folder))
 
     def create(self, file: str, body: bytes) -> Outcome:
-        """Write a file that is not there yet. Nobody ever sees a part of it."""
+        """Write a file that does not exist yet. Readers never see a part of it."""
         with _changing(file):
             scheme = self._scheme(file)
             temporary = f".{self._ids.uuid()}.tmp"
@@ -136,7 +136,7 @@ class HadoopFiles:
             try:
                 self._system(folder).delete(self._path(folder), False)  # noqa: FBT003 - as above
             except Py4JJavaError as error:
-                # A local disk says it in words only. What came into it meanwhile keeps the folder either way.
+                # A local disk reports it only in its message. If files were added since, the folder stays either way.
                 if not _is(error, _NOT_EMPTY) and not self.list(folder):
                     raise
 
@@ -189,19 +189,19 @@ def _refusal(error: Py4JJavaError) -> Outcome:
 
 @contextmanager
 def _looking(path: str) -> Iterator[None]:
-    with _told(path, Unavailable, "Nothing was changed. Try again later."):
+    with _translated(path, Unavailable, "Nothing was changed. Try again later."):
         yield
 
 
 @contextmanager
 def _changing(path: str) -> Iterator[None]:
-    with _told(path, OutcomeUnknown, "Whether the change was made is not known. Look before it is made again."):
+    with _translated(path, OutcomeUnknown, "Whether the change was made is unknown. Check before you repeat it."):
         yield
 
 
 @contextmanager
-def _told(path: str, otherwise: type[LakeheadError], advice: str) -> Iterator[None]:
-    """Errors of the JVM and of the disk as sentences."""
+def _translated(path: str, otherwise: type[LakeheadError], advice: str) -> Iterator[None]:
+    """Raise errors of the JVM and of the disk as errors of ours, with a message that says what to do."""
     try:
         yield
     except Py4JJavaError as error:
@@ -213,10 +213,10 @@ def _told(path: str, otherwise: type[LakeheadError], advice: str) -> Iterator[No
             ) from error
         if _is(error, _OPERATOR_MUST_ACT):
             raise Misconfigured(
-                f"The file system does not let us use {path} ({said}). Check the path and who may read and write it."
+                f"The file system denied access to {path} ({said}). Check the path and its permissions."
             ) from error
         raise otherwise(f"The file system failed at {path} ({said}). {advice}") from error
     except PermissionError as error:
-        raise Misconfigured(f"{path} cannot be used ({error}). Check who may read and write it.") from error
+        raise Misconfigured(f"{path} cannot be used ({error}). Check its permissions.") from error
     except (OSError, Py4JError) as error:
         raise otherwise(f"The file system failed at {path} ({error}). {advice}") from error

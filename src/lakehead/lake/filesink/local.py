@@ -1,6 +1,6 @@
-"""The two steps that must happen at once, on a local disk: the kernel's own.
+"""The two steps that must be atomic, on a local disk, by system calls.
 
-Hadoop's words for them look first and act later, and its rename into a folder that exists goes inside it.
+Hadoop's versions check first and act later, and its rename to an existing folder moves the source into it.
 """
 
 import errno
@@ -26,7 +26,7 @@ def rename_folder(folder: Path, target: Path) -> Outcome:
 def create_file(file: Path, body: bytes, *, temporary: str) -> Outcome:
     """Write a file that is not there yet, under a temporary name beside it first.
 
-    A process that is killed meanwhile can leave the temporary file behind.
+    A process that is killed in between can leave the temporary file behind.
     """
     written = file.with_name(temporary)
     try:
@@ -38,6 +38,6 @@ def create_file(file: Path, body: bytes, *, temporary: str) -> Outcome:
     except FileExistsError:
         return Outcome.TAKEN
     finally:
-        with suppress(OSError):  # it is hidden, and its folder may be on the way elsewhere
+        with suppress(OSError):  # it is hidden, and its folder may have been renamed since
             written.unlink()
     return Outcome.DONE

@@ -1,4 +1,4 @@
-"""What a file sink asks of a file system."""
+"""The file system interface of a file sink."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Outcome(Enum):
-    """What a step that must not overwrite came to."""
+    """The outcome of a step that must not overwrite."""
 
     DONE = "done"
     TAKEN = "taken"
@@ -26,8 +26,8 @@ class Entry:
 
 
 class Files(Protocol):
-    """A file system by its paths. Raises `Unavailable` where a look failed and nothing was changed, `OutcomeUnknown`
-    where a change may have happened, and `Misconfigured` where somebody must act."""
+    """A file system. Its methods raise `Unavailable` if reading failed and nothing was changed, `OutcomeUnknown` if a
+    change may have been made, and `Misconfigured` if an operator must act."""
 
     def renames_at_once(self, path: str) -> bool:
         """Whether the file system of this path renames a folder in one step, and refuses a name that is taken."""
@@ -54,7 +54,7 @@ class Files(Protocol):
         ...
 
     def create(self, file: str, body: bytes) -> Outcome:
-        """Write a file that is not there yet. Nobody ever sees a part of it."""
+        """Write a file that does not exist yet. Readers never see a part of it."""
         ...
 
     def rename(self, folder: str, target: str) -> Outcome:

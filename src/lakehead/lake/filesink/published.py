@@ -1,10 +1,10 @@
-"""What readers read."""
+"""The published directories of a file sink."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lakehead.lake.filesink.names import LABEL, Places, spelled_in
+from lakehead.lake.filesink.file_names import LABEL, Places, spelled_in
 from lakehead.lake.filesink.port import Files
 from lakehead.lake.filesink.records import BrokenRecord, Label, decode_label, decode_pointer
 
@@ -69,10 +69,10 @@ def all_publications(places: Places, files: Files) -> Mapping[str, Sequence[Publ
 
 
 def _directories(places: Places, files: Files) -> list[tuple[str, Publication]]:
-    """Those in the published place, as two looks agree on them.
+    """The directories in the published folder, listed until two listings agree.
 
-    No file system lists a folder in one moment: a reload between two of its pages could hide both generations of a
-    unit, the new one because it came too late and the old one because it has gone.
+    Listings are not atomic: a reload between two pages could hide both generations of a unit, the new one because it
+    came too late and the old one because it was already moved.
     """
     seen = None
     while (names := sorted(each.name for each in files.list(places.published) if each.is_folder)) != seen:

@@ -1,23 +1,23 @@
-"""The two small files of a file sink that hold something: pure, and suspicious of what they read."""
+"""Encodes and decodes the labels and pointers of a file sink. Checks everything it reads."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from lakehead.errors import LakeheadError
-from lakehead.lake.filesink.names import spelled_in
+from lakehead.lake.filesink.file_names import spelled_in
 from lakehead.lake.landing import Unit
 
 VERSION = 1
 
 
 class BrokenRecord(LakeheadError):
-    """Repair the data: a file that this sink relies on does not hold what one of ours holds."""
+    """A file that the sink relies on has unexpected content. Repair the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a directory says of itself."""
+    """The content of a directory's label."""
 
     unit: Unit
     watermark: str | None = None
@@ -71,6 +71,6 @@ def _decode(body: bytes, file: str) -> object:
 
 def _broken(file: str) -> BrokenRecord:
     return BrokenRecord(
-        f"The file {file} does not hold what a file sink of this version writes there. "
+        f"The file {file} was not written by a file sink of this version. "
         "Restore it, or read it with the version that wrote it; nothing was changed."
     )

@@ -1,1 +1,1 @@
-"""The configuration of `lakehead run`: what a file may say, and all that is wrong with one, told at once."""
+"""The configuration file: its models, and validation that reports every problem at once."""

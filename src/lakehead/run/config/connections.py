@@ -1,181 +1,200 @@
-"""Where data comes from and goes to: sources, sinks, and the Spark that does the work."""
+"""The configuration of sources, sinks and Spark."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictBool, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
-from lakehead.run.config.parts import LATER, Part, Secret, SecretReference, Setting, Switch, Text, wrong
+from lakehead.run.config.base import (
+    ConfigModel,
+    NonEmptyText,
+    SecretField,
+    SecretReference,
+    TextOrSecret,
+    invalid,
+)
+from lakehead.source.dialects import DIALECTS
 
-Dialect = Literal["postgresql", "mysql", "sqlite", "jdbc"]
-FORMS: Mapping[str, str] = {
-    "postgresql": "postgresql://host:port/database",
-    "mysql": "mysql://host:port/database",
-    "sqlite": "sqlite:///path/to/file",
-    "jdbc": "jdbc:name:…",
-}
-OUTSIDE = 'must not hold a password. Write beside it: "password": {"env": "NAME"}.'
+UNSAFE_URL = 'must not contain a password. Add "password": {"env": "NAME"} instead.'
 _SECRET_SETTING = re.compile(r"(?i)(passw\w*|pwd|secret\w*|token)\s*=")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 
 
-class Tls(Part):
-    """TLS to a MySQL server. Its files are read wherever rows are: on a cluster by the workers too."""
+class TlsConfig(ConfigModel):
+    """TLS settings of a source. On a cluster the files must exist on every worker too."""
 
-    ca: Text = Field(
-        description="The file of the certificates, in PEM, one of which the server's must be signed by; that of the "
-        "machine's own is often /etc/ssl/certs/ca-certificates.crt."
+    ca: NonEmptyText = Field(
+        description="PEM file of the trusted certificate authorities. That of the machine is often "
+        "/etc/ssl/certs/ca-certificates.crt."
     )
     verify: Literal["identity", "ca"] = Field(
         "identity",
-        description="identity: the server's certificate must also be for the host in the URL. ca: for any host.",
+        description="identity: the certificate must be valid for the host in the URL. ca: for any host.",
     )
-    certificate: Text | None = Field(
-        None, description="The file of our own certificate, in PEM, for servers that ask for one. Default: none."
+    certificate: NonEmptyText | None = Field(
+        None, description="PEM file of the client certificate, for servers that require one. Default: none."
     )
-    key: Text | None = Field(None, repr=False, description="The file of the certificate's key, in PEM.")
-    key_password: SecretReference | None = Field(
-        None, description="Where the key's password stands. Default: it has none."
-    )
-    key_store: Text | None = Field(
+    key: NonEmptyText | None = Field(None, repr=False, description="PEM file of the client certificate's private key.")
+    key_password: SecretField | None = Field(None, description="The password of the private key. Default: none.")
+    key_store: NonEmptyText | None = Field(
         None,
         repr=False,
-        description="The file of certificate and key in PKCS12: with a certificate of our own, rows are read by JDBC, "
-        "which wants them so.",
+        description="PKCS12 file of client certificate and key, for JDBC: a source with a client certificate is read "
+        "by JDBC.",
     )
-    key_store_password: SecretReference | None = Field(None, description="Where the key store's password stands.")
+    key_store_password: SecretField | None = Field(None, description="The password of the key store.")
 
     @model_validator(mode="after")
-    def _whole(self) -> "Tls":
-        ours = {name: getattr(self, name) for name in ("certificate", "key", "key_store", "key_store_password")}
-        lacking = [name for name, value in ours.items() if value is None]
-        if lacking and (len(lacking) < len(ours) or self.key_password is not None):
-            raise wrong(f"lacks {lacking[0]}: a certificate of our own needs {', '.join(ours)}.")
+    def _complete(self) -> "TlsConfig":
+        client = {name: getattr(self, name) for name in ("certificate", "key", "key_store", "key_store_password")}
+        lacking = [name for name, value in client.items() if value is None]
+        if lacking and (len(lacking) < len(client) or self.key_password is not None):
+            raise invalid(f"lacks {lacking[0]}: a client certificate needs {', '.join(client)}.")
         return self
 
 
-class Source(Part):
+def _registered(name: str) -> str:
+    if name not in DIALECTS.names:
+        *names, last = (repr(each) for each in DIALECTS.names)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return name
+
+
+def _add_names(schema: dict[str, object]) -> None:
+    schema["enum"] = list(DIALECTS.names)
+
+
+DialectName = Annotated[str, AfterValidator(_registered), Field(json_schema_extra=_add_names)]
+
+
+class SourceConfig(ConfigModel):
     """A database that tables are read from."""
 
-    dialect: Dialect = Field(
-        description="How the database is spoken to. mysql is MariaDB's too; jdbc is any database with a JDBC driver."
+    dialect: DialectName = Field(
+        description="The kind of database. mysql includes MariaDB; jdbc is any database with a JDBC driver."
     )
-    url: Text = Field(
-        description="Where the database is, without a password: postgresql://host:port/database, "
-        "mysql://host:port/database, sqlite:///path/to/file, or jdbc:… as the driver's manual writes it."
+    url: NonEmptyText = Field(
+        description="The URL of the database, without a password: postgresql://host:port/database, "
+        "mysql://host:port/database, sqlite:///path/to/file, or jdbc:… as in the driver's manual."
     )
-    user: Text | None = Field(None, description="The user to log in as. Default: the one in the URL, or none.")
-    password: SecretReference | None = Field(None, description="Where the user's password stands. Default: none.")
-    driver: Text | None = Field(
+    user: NonEmptyText | None = Field(None, description="The user name. Default: the one in the URL, or none.")
+    password: SecretField | None = Field(None, description="The password of the user. Default: none.")
+    driver: NonEmptyText | None = Field(
         None,
-        description="The class of the JDBC driver, with dialect jdbc. Default: the one that Java finds by the URL. "
-        f"{LATER}",
+        description="The class of the JDBC driver, with dialect jdbc. Default: the one that Java finds for the URL.",
     )
-    properties: Mapping[str, Setting] = Field(
+    properties: Mapping[str, TextOrSecret] = Field(
         {},
         repr=False,
-        description="Further settings of a postgresql connection, in the driver's words. Default: none.",
+        description="Connection parameters of the driver, for dialect postgresql. Default: none.",
     )
 
-    tls: Tls | None = Field(
+    tls: TlsConfig | None = Field(
         None,
-        description="TLS of a mysql connection. Default: none is asked for. A postgresql connection has sslmode and "
-        "sslrootcert among its properties, a jdbc one its driver's settings in the URL.",
+        description="TLS settings, for dialect mysql. Default: TLS is not required. For postgresql set sslmode and "
+        "sslrootcert in properties; for jdbc use the driver's settings in the URL.",
     )
 
     @field_validator("tls")
     @classmethod
-    def _tls(cls, tls: Tls | None, info: ValidationInfo) -> Tls | None:
-        if tls is not None and info.data.get("dialect") not in (None, "mysql"):
-            raise wrong(
-                "must be left out: only the dialect mysql has it. For postgresql write sslmode and sslrootcert among "
-                "properties, for jdbc the driver's own settings in the URL."
+    def _tls(cls, tls: TlsConfig | None, info: ValidationInfo) -> TlsConfig | None:
+        dialect = info.data.get("dialect")
+        if tls is not None and dialect is not None and not DIALECTS.named(dialect).takes_tls:
+            raise invalid(
+                f"is not supported by the dialect {dialect}. Remove it, and set TLS by the driver's own settings: in "
+                "properties, or in the URL for jdbc."
             )
         return tls
 
     @field_validator("properties")
     @classmethod
-    def _properties(cls, given: Mapping[str, str | Secret], info: ValidationInfo) -> Mapping[str, str | Secret]:
-        if given and info.data.get("dialect") not in (None, "postgresql"):
-            raise wrong("must be empty: only those of the dialect postgresql are known.")
+    def _properties(
+        cls, given: Mapping[str, str | SecretReference], info: ValidationInfo
+    ) -> Mapping[str, str | SecretReference]:
+        dialect = info.data.get("dialect")
+        if given and dialect is not None and not DIALECTS.named(dialect).takes_properties:
+            raise invalid(f"is not supported by the dialect {dialect}. Remove it.")
         return given
 
     @field_validator("url")
     @classmethod
     def _url(cls, url: str, info: ValidationInfo) -> str:
-        dialect = info.data.get("dialect")
-        scheme = {"sqlite": "sqlite:///", "jdbc": "jdbc:"}.get(str(dialect), f"{dialect}://")
-        if dialect is not None and not url.startswith(scheme):
-            raise wrong(f"must be an address of the dialect {dialect}: {FORMS[dialect]}.")
-        if holds_a_password(url):
-            raise wrong(OUTSIDE)
+        name = info.data.get("dialect")
+        dialect = DIALECTS.named(name) if name is not None else None
+        if dialect is not None and not url.startswith(dialect.url_prefixes[0]):
+            raise invalid(f"must be a URL of the dialect {name}: {dialect.url_form}.")
+        if contains_password(url):
+            raise invalid(UNSAFE_URL)
         return url
 
     @field_validator("user")
     @classmethod
     def _user(cls, user: str | None, info: ValidationInfo) -> str | None:
         if user is not None and _split(str(info.data.get("url", "")))[0]:
-            raise wrong("is given twice: here and in the URL. Take it out of one of them.")
+            raise invalid("is given twice: here and in the URL. Remove one of them.")
         return user
 
 
-class IcebergSink(Part):
+class IcebergSinkConfig(ConfigModel):
     """Tables of an Iceberg catalog."""
 
-    type: Literal["iceberg"] = Field(description="What the sink is: iceberg.")
+    type: Literal["iceberg"] = Field(description="The type of the sink: iceberg.")
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
-        "lake", description="The catalog's name in SQL, of letters, digits and underscores. It must never change."
+        "lake", description="The name of the catalog in SQL: letters, digits and underscores. Never change it."
     )
-    properties: Mapping[str, Setting] = Field(
+    properties: Mapping[str, TextOrSecret] = Field(
         {},
         repr=False,
-        description="Iceberg's own properties of the catalog, passed through as they are; type is jdbc, rest, hive or "
-        "glue. Default: none, and then it is a SQLite file beside a local warehouse, in spark.lakehouse.",
+        description="Iceberg's properties of the catalog, passed on unchanged; type is jdbc, rest, hive or glue. "
+        "Default: none; then the catalog is a SQLite file with a local warehouse, in spark.lakehouse.",
     )
 
 
-class FileSink(Part):
+class FileSinkConfig(ConfigModel):
     """Parquet files in directories."""
 
-    type: Literal["files"] = Field(description="What the sink is: files.")
-    root: Text = Field(description="The directory of everything: a path, or file:, hdfs: or s3a: with one.")
+    type: Literal["files"] = Field(description="The type of the sink: files.")
+    root: NonEmptyText = Field(description="The root directory: a path, or a file:, hdfs: or s3a: URL.")
     publish: Literal["rename", "pointer"] | None = Field(
         None,
-        description="How a finished directory becomes visible. Default: by rename where the file system renames "
-        "directories in one step, by a pointer file elsewhere.",
+        description="How a finished directory becomes visible. Default: rename if the file system renames directories "
+        "atomically, else pointer (a pointer file).",
     )
 
 
-Sink = Annotated[IcebergSink | FileSink, Field(discriminator="type")]
+SinkConfig = Annotated[IcebergSinkConfig | FileSinkConfig, Field(discriminator="type")]
 
 
-class Spark(Part):
-    """How Spark is started. Java, and where jars are fetched from and kept, come from the environment."""
+class SparkConfig(ConfigModel):
+    """Settings of the Spark session. Java and the sources of jars are set in the environment."""
 
-    master: Text = Field("local[*]", description="Where tasks run: local[*] is this machine, or a Spark master's URL.")
-    app_name: Text = Field("lakehead", description="What Spark's own pages call the process.")
+    master: NonEmptyText = Field(
+        "local[*]", description="Where tasks run: local[*] for this machine, or the URL of a Spark master."
+    )
+    app_name: NonEmptyText = Field("lakehead", description="The application name in the Spark UI.")
     lakehouse: Path = Field(
-        Path("lakehouse"), description="The folder of the embedded catalog and its warehouse, where one is used."
+        Path("lakehouse"), description="The folder of the embedded catalog and its warehouse, if one is used."
     )
-    jars: tuple[Text, ...] = Field(
-        (), description="Maven coordinates (group:artifact:version) of further jars, such as JDBC drivers."
+    jars: tuple[NonEmptyText, ...] = Field(
+        (), description="Maven coordinates (group:artifact:version) of additional jars, such as JDBC drivers."
     )
     driver_memory: Annotated[str, Field(pattern=r"^[0-9]+[kmgt]$")] = Field(
-        "2g", description="The driver's heap, as Java writes it (512m, 2g). With a local master tasks share it."
+        "2g", description="The heap size of the driver, such as 512m or 2g. With a local master, tasks share it."
     )
-    python: Text | None = Field(
-        None, description="The Python of the tasks. Default: this one with a local master, python3 of the workers else."
+    python: NonEmptyText | None = Field(
+        None, description="The Python of the tasks. Default: this one with a local master, else python3 on the workers."
     )
-    ui: Switch = Field(default=False, description="Whether Spark's web pages are served during the run.")
-    conf: Mapping[str, Setting] = Field(
-        {}, repr=False, description="Any other Spark setting; it wins over Lakehead's. Default: none."
+    ui: StrictBool = Field(default=False, description="Whether the Spark UI is served during the run.")
+    conf: Mapping[str, TextOrSecret] = Field(
+        {}, repr=False, description="Other Spark settings, which override Lakehead's. Default: none."
     )
 
 
-def holds_a_password(url: str) -> bool:
-    """Whether a URL holds what must not be in it. One whose host cannot be told is taken to."""
+def contains_password(url: str) -> bool:
+    """Whether a URL contains a password, or cannot be parsed well enough to exclude that."""
     login, hosts, rest = _split(url)
     return bool(
         ":" in login
@@ -187,7 +206,7 @@ def holds_a_password(url: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    """Who logs in, where, and what comes after '?' or ';'."""
+    """Return the login, the hosts, and everything after '?' or ';'."""
     address, _, rest = re.sub("[;#]", "?", url.removeprefix("jdbc:"), count=1).partition("?")
     login, _, hosts = address.partition("//")[2].partition("/")[0].rpartition("@")
     if "thin:" in address:  # Oracle's thin:user/password@host

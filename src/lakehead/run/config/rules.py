@@ -1,29 +1,33 @@
-"""Rules between the parts of a configuration.
+"""Rules between keys of a configuration.
 
-They look at the file as it was written, so that they also speak where another key is wrong.
+They check the raw file, so that they also report problems if another key is invalid.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lakehead.run.config.faults import Fault, path_of
-from lakehead.run.config.parts import NAME, REFERENCE
+from lakehead.extract.modes import MODES, ReadersTable
+from lakehead.run.config.base import REFERENCE, TABLE_NAME
+from lakehead.run.config.problems import ConfigProblem, path_of
 
 Raw = Mapping[str, Any]
 
 ROOTS = ("raw_root", "final_root", "intermediate")
 CATALOGS = ("jdbc", "rest", "hive", "glue")
 
-_NAME = re.compile(NAME)
-_SECRETIVE = re.compile(r"(?i)secret|passw|pwd|token|credential|private.?key|account.?key")
-_INNOCENT = re.compile(r"(?i)(enabled|provider|impl|class|type|path|location|ur[il]|ms)$")
+_NAME = re.compile(TABLE_NAME)
+_SECRET_KEY = re.compile(r"(?i)secret|passw|pwd|token|credential|private.?key|account.?key")
+_NOT_SECRET_KEY = re.compile(r"(?i)(enabled|provider|impl|class|type|path|location|ur[il]|ms)$")
 
 
-def broken_rules(raw: Raw) -> Iterator[Fault]:
-    """Every rule that the file breaks."""
-    nothing: Raw = {"sources": {}, "sinks": {}, "tables": []}
-    yield from (Fault(key, "must not be empty.") for key, empty in nothing.items() if raw.get(key) == empty)
+def broken_rules(raw: Raw) -> Iterator[ConfigProblem]:
+    """Yield a problem for every rule that the file breaks."""
+    empty_values: Raw = {"sources": {}, "sinks": {}, "tables": []}
+    yield from (
+        ConfigProblem(key, "must not be empty.") for key, empty in empty_values.items() if raw.get(key) == empty
+    )
+    yield from _missing(raw)
     yield from _names(raw)
     yield from _references(raw)
     yield from _readers(raw)
@@ -32,31 +36,40 @@ def broken_rules(raw: Raw) -> Iterator[Fault]:
     yield from _catalogs(raw)
     yield from _open_secrets(raw)
     if "metadata" in raw and "metadata" in _child(raw, "runtime"):
-        yield Fault("runtime.metadata", "is given twice: here and at the top. Keep the one at the top.")
+        yield ConfigProblem("runtime.metadata", "is given twice: here and at the top level. Remove this one.")
 
 
-def _names(raw: Raw) -> Iterator[Fault]:
+def _missing(raw: Raw) -> Iterator[ConfigProblem]:
+    """What tables need. A file without pipelines is for tables."""
+    if raw.get("pipelines") and "tables" not in raw:
+        return
+    yield from (ConfigProblem(key, "is missing.") for key in ("sources", "tables", "runtime") if key not in raw)
+    if "runtime" in raw and "raw_root" not in _child(raw, "runtime"):
+        yield ConfigProblem("runtime.raw_root", "is missing. Where raw rows land.")
+
+
+def _names(raw: Raw) -> Iterator[ConfigProblem]:
     seen: dict[str, int] = {}
     for index, table in _tables(raw):
-        name = _called(table)
+        name = _full_name(table)
         if not name:
             continue
         if table.get("name") is None and not _NAME.fullmatch(name):
-            yield Fault(
+            yield ConfigProblem(
                 path_of(("tables", index)),
-                f"cannot be called {name!r} in the lakehouse. Give it another by its key name: words of letters, "
+                f"cannot be named {name!r} in the lakehouse. Set name: words of letters, "
                 "digits, _ and -, with dots between them.",
             )
         # Catalogs and file systems differ in whether case matters.
         first = seen.setdefault(name.lower(), index)
         if first != index:
-            yield Fault(
+            yield ConfigProblem(
                 path_of(("tables", index)),
-                f"is called {name}, as tables[{first}] is. Give one of them another name: its key name.",
+                f"is named {name}, the same as tables[{first}]. Set another name for one of them.",
             )
 
 
-def _references(raw: Raw) -> Iterator[Fault]:
+def _references(raw: Raw) -> Iterator[ConfigProblem]:
     for key, several in (("source", "sources"), ("sink", "sinks")):
         known = list(_child(raw, several))
         if not known and key == "sink":
@@ -65,33 +78,35 @@ def _references(raw: Raw) -> Iterator[Fault]:
             named = table.get(key)
             if isinstance(named, str) and named not in known:
                 there = f"There are {', '.join(known)}." if known else f"{several} holds none."
-                yield Fault(path_of(("tables", index, key)), f"names none of {several}. {there}")
+                yield ConfigProblem(path_of(("tables", index, key)), f"is not one of {several}. {there}")
             if named is None and len(known) > 1:
-                yield Fault(
-                    path_of(("tables", index, key)), f"is missing: there are several, {', '.join(known)}. Name one."
+                yield ConfigProblem(
+                    path_of(("tables", index, key)), f"is missing: there are several, {', '.join(known)}. Choose one."
                 )
 
 
-def _readers(raw: Raw) -> Iterator[Fault]:
+def _readers(raw: Raw) -> Iterator[ConfigProblem]:
     sources = _child(raw, "sources")
     for index, table in _tables(raw):
         source = _child(sources, str(table.get("source", next(iter(sources), None))))
         if table.get("reader") == "arrow" and _child(source, "tls").get("certificate"):
-            yield Fault(
+            yield ConfigProblem(
                 path_of(("tables", index, "reader")),
-                "must be jdbc or auto: a source with a certificate of our own is only read by JDBC.",
+                "must be jdbc or auto: a source with a client certificate can only be read by JDBC.",
             )
 
 
-def _roots(raw: Raw) -> Iterator[Fault]:
+def _roots(raw: Raw) -> Iterator[ConfigProblem]:
     runtime = _child(raw, "runtime")
-    modes = {table.get("mode") for _, table in _tables(raw) if isinstance(table.get("mode"), str)}
-    if "scd1" in modes and "intermediate" not in runtime:
-        yield Fault("runtime.intermediate", "is missing: tables of mode scd1 are merged there.")
-    if "full" in modes and runtime.get("finalize_full_refresh", True) and "final_root" not in runtime:
-        yield Fault(
+    modes = [mode for _, table in _tables(raw) if (mode := MODES.get(str(table.get("mode"))))]
+    written = {mode.readers_table: mode.name for mode in modes}
+    if (name := written.get(ReadersTable.MIRROR)) and "intermediate" not in runtime:
+        yield ConfigProblem("runtime.intermediate", f"is missing: tables of mode {name} are merged there.")
+    finalizes = runtime.get("finalize_full_refresh", True)
+    if (name := written.get(ReadersTable.FINAL)) and finalizes and "final_root" not in runtime:
+        yield ConfigProblem(
             "runtime.final_root",
-            "is missing: full refreshes become tables there. Without it, set finalize_full_refresh to false.",
+            f"is missing: mode {name} writes its final tables there. Set it, or set finalize_full_refresh to false.",
         )
     given = {root: _namespace(str(runtime[root])) for root in ROOTS if root in runtime}
     taken: dict[str, str] = {}
@@ -99,62 +114,62 @@ def _roots(raw: Raw) -> Iterator[Fault]:
         # Catalogs differ in whether case matters.
         other = taken.setdefault(namespace.lower(), root)
         if other != root:
-            yield Fault(
+            yield ConfigProblem(
                 f"runtime.{root}",
-                f"is the namespace {namespace!r}, as {other} is. Tables of one name would be one table: let the last "
-                "parts of the roots differ.",
+                f"is the namespace {namespace!r}, the same as {other}. Choose roots whose last parts "
+                "differ, or their tables would collide.",
             )
     if len(taken) == len(given):
-        yield from _one_table_for_two(raw, given)
+        yield from _colliding_tables(raw, given)
 
 
 def _namespace(root: str) -> str:
-    """What tables below a root are called by: of a location, its last part."""
+    """Return the namespace of a root: for a location, its last part."""
     place = root.strip().rstrip("/")
     return place.rpartition("/")[2] if "://" in place else place
 
 
-def _one_table_for_two(raw: Raw, namespaces: Mapping[str, str]) -> Iterator[Fault]:
-    """Names have dots too: the table b.c below the root a is the table c below the root a.b."""
+def _colliding_tables(raw: Raw, namespaces: Mapping[str, str]) -> Iterator[ConfigProblem]:
+    """Names may contain dots: the table b.c below the root a is the table c below the root a.b."""
     taken: dict[tuple[object, str], tuple[int, str]] = {}
     for index, table in _tables(raw):
         for root, namespace in namespaces.items():
-            name = f"{namespace}.{_called(table)}"
+            name = f"{namespace}.{_full_name(table)}"
             first, below = taken.setdefault((table.get("sink"), name.lower()), (index, root))
-            if first != index and below != root:  # below one root, their names are alike, which is told
-                yield Fault(
+            if first != index and below != root:  # equal names below one root are reported by _names
+                yield ConfigProblem(
                     path_of(("tables", index)),
-                    f"would be {name} below {root}, as tables[{first}] is below {below}. Give one another name.",
+                    f"would be {name} below {root}, the same as tables[{first}] below {below}. Rename one of them.",
                 )
 
 
-def _called(table: Raw) -> str:
-    """What a table is called, as far as it is said."""
-    words = [table.get("schema"), table.get("table")]
-    return str(table.get("name") or ".".join(word for word in words if isinstance(word, str)))
+def _full_name(table: Raw) -> str:
+    """Return the name of a table, as far as it is given."""
+    parts = [table.get("schema"), table.get("table")]
+    return str(table.get("name") or ".".join(part for part in parts if isinstance(part, str)))
 
 
-def _files(raw: Raw) -> Iterator[Fault]:
-    """What a sink of files has not."""
+def _files(raw: Raw) -> Iterator[ConfigProblem]:
+    """Options that file sinks do not support."""
     sinks, runtime = _child(raw, "sinks"), _child(raw, "runtime")
     of_files = {name for name in sinks if _child(sinks, name).get("type") == "files"}
     only = next(iter(sinks), None)
-    instead = "Take it out, or name a sink of the type iceberg."
+    instead = "Remove it, or use a sink of type iceberg."
     tables = [(index, table) for index, table in _tables(raw) if table.get("sink", only) in of_files]
     for index, table in tables:
         if table.get("mode") == "full" and table.get("finalize") == "view":
-            yield Fault(
-                path_of(("tables", index, "finalize")), f"must be table: a sink of files has no views. {instead}"
+            yield ConfigProblem(
+                path_of(("tables", index, "finalize")), f"must be table: a file sink has no views. {instead}"
             )
         for key in ("partition_by", "merge_filters"):
             if table.get(key):
-                yield Fault(path_of(("tables", index, key)), f"is not known to a sink of files. {instead}")
+                yield ConfigProblem(path_of(("tables", index, key)), f"is not supported by a file sink. {instead}")
     for root in ROOTS if tables else ():
         if "://" in str(runtime.get(root, "")):
-            yield Fault(f"runtime.{root}", "must be a folder's name: a sink of files puts it below its own root.")
+            yield ConfigProblem(f"runtime.{root}", "must be a folder name: a file sink puts it below its own root.")
 
 
-def _catalogs(raw: Raw) -> Iterator[Fault]:
+def _catalogs(raw: Raw) -> Iterator[ConfigProblem]:
     taken: dict[str, str] = {}
     embedded = "sinks" not in raw
     for name, sink in _children(raw, "sinks"):
@@ -163,22 +178,24 @@ def _catalogs(raw: Raw) -> Iterator[Fault]:
         catalog = str(sink.get("catalog", "lake"))
         first = taken.setdefault(catalog, name)
         if first != name:
-            yield Fault(
-                path_of(("sinks", name, "catalog")), f"is {catalog}, as that of the sink {first}. Name it otherwise."
+            yield ConfigProblem(
+                path_of(("sinks", name, "catalog")), f"is {catalog}, the same as in the sink {first}. Use another name."
             )
         properties = _child(sink, "properties")
         if not properties:
             embedded = True
         elif properties.get("type") not in CATALOGS:
-            yield Fault(path_of(("sinks", name, "properties", "type")), f"must be one of {', '.join(CATALOGS)}.")
+            yield ConfigProblem(
+                path_of(("sinks", name, "properties", "type")), f"must be one of {', '.join(CATALOGS)}."
+            )
     if taken and not embedded and not _child(_child(raw, "runtime"), "ledger").get("url"):
-        yield Fault(
+        yield ConfigProblem(
             "runtime.ledger.url",
-            "is missing: without an embedded catalog it says where landings are recorded.",
+            "is missing: without an embedded catalog, set where landings are recorded.",
         )
 
 
-def _open_secrets(raw: Raw) -> Iterator[Fault]:
+def _open_secrets(raw: Raw) -> Iterator[ConfigProblem]:
     places: list[tuple[str, ...]] = [("spark", "conf")]
     places += [(several, name, "properties") for several in ("sources", "sinks") for name in _child(raw, several)]
     for place in places:
@@ -186,8 +203,8 @@ def _open_secrets(raw: Raw) -> Iterator[Fault]:
         for part in place:
             settings = _child(settings, part)
         for key, value in settings.items():
-            if isinstance(value, str) and _SECRETIVE.search(key) and not _INNOCENT.search(key):
-                yield Fault(path_of((*place, key)), f"must not stand in the file. Refer to it: {REFERENCE}.")
+            if isinstance(value, str) and _SECRET_KEY.search(key) and not _NOT_SECRET_KEY.search(key):
+                yield ConfigProblem(path_of((*place, key)), f"must not be in the file. Refer to it: {REFERENCE}.")
 
 
 def _tables(raw: Raw) -> Iterator[tuple[int, Raw]]:

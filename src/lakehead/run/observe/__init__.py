@@ -1,1 +1,1 @@
-"""Who listens to a run: logs, the state, a heartbeat, a terminal, and the summary at its end."""
+"""Subscribers of a run's events: displays, logs, the summary, and the state's history."""

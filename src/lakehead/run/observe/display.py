@@ -1,4 +1,4 @@
-"""What whoever started a run sees of it: bars on a terminal, lines elsewhere."""
+"""What a run prints while it works: progress bars on a terminal, lines elsewhere."""
 
 import threading
 from collections.abc import Callable
@@ -6,26 +6,26 @@ from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from lakehead.clock import Clock
-from lakehead.run.config.runtime import Logging
-from lakehead.run.observe.every import Wait
+from lakehead.periodic_task import Wait
+from lakehead.run.config.runtime_config import LoggingConfig
+from lakehead.run.observe.event_text import event_line
 from lakehead.run.observe.json_lines import StructuredLogSubscriber
 from lakehead.run.observe.levels import Level, level_of
-from lakehead.run.observe.outputs import Tolerant, on_standard_error
-from lakehead.run.observe.standings import Standings
+from lakehead.run.observe.outputs import BestEffortOutput, warn_on_stderr
+from lakehead.run.observe.run_status import RunStatus
 from lakehead.run.observe.terminal import LiveDisplay
-from lakehead.run.observe.wording import line_for
-from lakehead.telemetry.emitter import Told
+from lakehead.telemetry.emitter import EventEnvelope
 
 
 class Display(Protocol):
-    """Hears of events and shows them, within its `with`."""
+    """A subscriber that shows events, within its `with`."""
 
     @property
     def dropped(self) -> int:
-        """How often the stream did not take what was to be shown."""
+        """How many writes to the stream failed."""
         ...
 
-    def __call__(self, told: Told, /) -> None:
+    def __call__(self, envelope: EventEnvelope, /) -> None:
         """Show the event."""
         ...
 
@@ -37,49 +37,49 @@ class Display(Protocol):
 
 
 def display_for(
-    settings: Logging,
+    settings: LoggingConfig,
     *,
     terminal: bool,
     stream: TextIO,
     clock: Clock,
-    tell: Callable[[str], None] = on_standard_error,
+    warn: Callable[[str], None] = warn_on_stderr,
     wait: Wait = threading.Event.wait,
 ) -> Display:
-    """The display that the settings and the stream call for: JSON lines, lines for a person, or bars.
+    """Return the display for a stream: JSON lines, plain text lines, or progress bars.
 
-    JSON lines are printed if the settings say so, or if they say nothing and the stream is no terminal. A stream that
-    fails stops nobody; `tell` is told of it once.
+    JSON lines are printed if `settings.as_json` is true, or if it is unset and the stream is not a terminal. A stream
+    that fails does not stop the run; `warn` is called once.
     """
     level = Level.named(settings.level)
     if settings.as_json or (settings.as_json is None and not terminal):
-        return StructuredLogSubscriber(stream=stream, level=level, tell=tell)
+        return StructuredLogSubscriber(stream=stream, level=level, warn=warn)
     if terminal:
-        return LiveDisplay(stream, clock, level=level, tell=tell, wait=wait)
-    return LineDisplay(stream, level=level, tell=tell)
+        return LiveDisplay(stream, clock, level=level, warn=warn, wait=wait)
+    return LineDisplay(stream, level=level, warn=warn)
 
 
 class LineDisplay:
-    """One line for a person for every event from a level on."""
+    """Prints one line of text for every event of at least a level."""
 
-    def __init__(self, stream: TextIO, *, level: Level, tell: Callable[[str], None]) -> None:
-        self._output = Tolerant.stream(stream, tell)
+    def __init__(self, stream: TextIO, *, level: Level, warn: Callable[[str], None]) -> None:
+        self._output = BestEffortOutput.stream(stream, warn)
         self._level = level
-        self._standings = Standings()
+        self._status = RunStatus()
 
     @property
     def dropped(self) -> int:
-        """The lines that the stream did not take."""
+        """How many lines could not be written."""
         return self._output.dropped
 
-    def __call__(self, told: Told) -> None:
-        """Print the event, if it matters enough."""
-        self._standings(told)
-        if level_of(told.event) >= self._level:
-            standing = None if told.table is None else self._standings.of(told.table)
-            self._output.write(line_for(told, standing) + "\n")
+    def __call__(self, envelope: EventEnvelope) -> None:
+        """Print the event if its level is high enough."""
+        self._status(envelope)
+        if level_of(envelope.event) >= self._level:
+            status = None if envelope.table is None else self._status.table(envelope.table)
+            self._output.write(event_line(envelope, status) + "\n")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing is open."""
+        """Do nothing: the stream stays open."""

@@ -1,4 +1,4 @@
-"""The structured log: every event is one line of JSON."""
+"""The structured log: one line of JSON per event."""
 
 import json
 from collections.abc import Callable
@@ -6,32 +6,32 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from lakehead.run.observe.levels import Level, level_of
-from lakehead.run.observe.outputs import AppendedFile, Tolerant, log_file, on_standard_error
-from lakehead.telemetry.emitter import Told
+from lakehead.run.observe.outputs import AppendOnlyFile, BestEffortOutput, log_file, warn_on_stderr
+from lakehead.telemetry.emitter import EventEnvelope
 
 
-def line_of(told: Told) -> str:
-    """An event as a line of JSON: always these fields, in this order, in ASCII and without a line break."""
+def json_line(envelope: EventEnvelope) -> str:
+    """Return an event as one line of JSON, in ASCII, always with these fields in this order."""
     return json.dumps(
         {
-            "at": told.at.isoformat(timespec="microseconds"),
-            "run": told.run,
-            "table": told.table,
-            "job_group": told.job_group,
-            "kind": told.event.kind,
-            "level": level_of(told.event).word,
-            "payload": told.payload(),
+            "at": envelope.at.isoformat(timespec="microseconds"),
+            "run": envelope.run,
+            "table": envelope.table,
+            "job_group": envelope.job_group,
+            "kind": envelope.event.kind,
+            "level": level_of(envelope.event).label,
+            "payload": envelope.payload(),
         },
         allow_nan=False,
     )
 
 
 class StructuredLogSubscriber:
-    """Writes events from a level on as JSON lines, to a sink on this machine, to a stream, or to both.
+    """Writes events of at least a level as JSON lines to a local file, to a stream, or to both.
 
-    The sink is a file, or a folder in which the run has one; lines are appended, each at once. It is opened when this
-    is made, and `Misconfigured` is raised if it cannot be. Afterwards nothing is raised any more: lines that a full
-    disk or a closed stream does not take are counted in `dropped`, and `tell` is told once of each output that failed.
+    The sink is a file that lines are appended to, or a folder that gets one file per run. It is opened here, which
+    raises `Misconfigured` if that fails. Later failures raise nothing: they are counted in `dropped`, and `warn` is
+    called for the first one of each output.
     """
 
     def __init__(
@@ -41,30 +41,30 @@ class StructuredLogSubscriber:
         sink: str | None = None,
         stream: TextIO | None = None,
         level: Level = Level.INFO,
-        tell: Callable[[str], None] = on_standard_error,
+        warn: Callable[[str], None] = warn_on_stderr,
     ) -> None:
         self._level = level
-        self._file = None if sink is None else AppendedFile(log_file(sink, run))
-        self._outputs: list[Tolerant] = []
+        self._file = None if sink is None else AppendOnlyFile(log_file(sink, run))
+        self._outputs: list[BestEffortOutput] = []
         if self._file is not None:
-            self._outputs.append(Tolerant.file(self._file, tell))
+            self._outputs.append(BestEffortOutput.file(self._file, warn))
         if stream is not None:
-            self._outputs.append(Tolerant.stream(stream, tell))
+            self._outputs.append(BestEffortOutput.stream(stream, warn))
 
     @property
     def dropped(self) -> int:
-        """The lines that an output did not take."""
+        """How many lines could not be written."""
         return sum(output.dropped for output in self._outputs)
 
-    def __call__(self, told: Told) -> None:
-        """Write the event, if it matters enough."""
-        if level_of(told.event) >= self._level:
-            line = line_of(told) + "\n"
+    def __call__(self, envelope: EventEnvelope) -> None:
+        """Write the event if its level is high enough."""
+        if level_of(envelope.event) >= self._level:
+            line = json_line(envelope) + "\n"
             for output in self._outputs:
                 output.write(line)
 
     def close(self) -> None:
-        """Close the file. The stream stays as it is."""
+        """Close the file. The stream stays open."""
         if self._file is not None:
             self._file.close()
 

@@ -1,13 +1,22 @@
-"""How much an event matters."""
+"""The log level of each event."""
 
 from enum import IntEnum
 from typing import Self
 
-from lakehead.telemetry.events import Happened, PhaseMarked, RunDone, TableFailed, TableHeldBack, TableProgress
+from lakehead.telemetry.events import (
+    Event,
+    PhaseMarked,
+    PipelineEnded,
+    PipelineStarted,
+    RunDone,
+    TableFailed,
+    TableHeldBack,
+    TableStep,
+)
 
 
 class Level(IntEnum):
-    """The levels of `runtime.logging.level`, the least first."""
+    """The values of `runtime.logging.level`, lowest first."""
 
     DEBUG = 10
     INFO = 20
@@ -15,26 +24,30 @@ class Level(IntEnum):
     ERROR = 40
 
     @classmethod
-    def named(cls, word: str) -> Self:
-        """The level that the configuration and the log call by this word."""
-        return cls[word.upper()]
+    def named(cls, label: str) -> Self:
+        """Return the level with this label in the configuration and the log."""
+        return cls[label.upper()]
 
     @property
-    def word(self) -> str:
-        """What the configuration and the log call it."""
+    def label(self) -> str:
+        """The level's name in the configuration and the log."""
         return self.name.lower()
 
 
-def level_of(event: Happened) -> Level:
-    """How much it matters: what comes often is for debugging, and what did not work is an error."""
+def level_of(event: Event) -> Level:
+    """Return the level of an event: DEBUG for frequent ones, ERROR for failures."""
     match event:
-        case TableProgress():
+        case TableStep():
             return Level.DEBUG
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR
         case RunDone() if event.failed or event.not_ended:
             return Level.WARNING
         case TableHeldBack():
+            return Level.WARNING
+        case PipelineEnded() if event.error is not None:
+            return Level.ERROR
+        case PipelineStarted() if event.warning is not None:
             return Level.WARNING
         case _:
             return Level.INFO

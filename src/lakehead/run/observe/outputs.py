@@ -1,4 +1,4 @@
-"""Where lines go: files and streams, whose failures stop nobody."""
+"""Files and streams for log lines, whose failures do not stop a run."""
 
 import os
 import re
@@ -12,14 +12,14 @@ from urllib.parse import unquote
 
 from lakehead.errors import Misconfigured
 
-SINKS = "a path, or file: with one"
+SINKS = "a path or a file: URL"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=:)")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def local_path(sink: str) -> Path | None:
-    """The path that a sink names; None if it is not on this machine. A path with a colon is written ./a:b."""
+    """Return the local path of a log sink; None if it is not on this machine. Write a path with a colon as ./a:b."""
     scheme = _SCHEME.match(sink)
     if scheme is None:
         return Path(sink)
@@ -35,34 +35,34 @@ def local_path(sink: str) -> Path | None:
 
 
 def log_file(sink: str, run: str) -> Path:
-    """The file in which a run's log is: the sink itself, or one of the run's own if the sink is a folder.
+    """Return the log file of a run: the sink itself, or a file named after the run if the sink is a folder.
 
-    A sink is a folder if it is one already, or ends with a slash. Raises `Misconfigured` for what is not on this
-    machine; the message holds nothing of the sink but its scheme.
+    A sink is a folder if it exists as one or ends with a slash. Raises `Misconfigured` if it is not on this machine;
+    the message shows only its scheme, because the rest may hold a secret.
     """
     path = local_path(sink)
     if path is None:
         scheme = sink.partition(":")[0]
         raise Misconfigured(
-            f"The log is written on this machine only, which {scheme}: is not. Name {SINKS}, in runtime.logging.sink, "
-            "and ship the file from there."
+            f"The log cannot be written to {scheme}:, only to a local file. Set runtime.logging.sink to {SINKS}, and "
+            "ship the file from there."
         )
     if sink.endswith("/") or path.is_dir():
         return path / f"{_NO_NAME.sub('_', run)}.jsonl"
     return path
 
 
-def on_standard_error(sentence: str) -> None:
-    """Say something to whoever started the process, if anybody listens."""
+def warn_on_stderr(message: str) -> None:
+    """Write a message to standard error; ignore it if that is closed."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"lakehead: {sentence}\n")
+        sys.stderr.write(f"lakehead: {message}\n")
         sys.stderr.flush()
 
 
-class AppendedFile:
-    """A file that lines are appended to, each at once and by one write. Several processes may share it.
+class AppendOnlyFile:
+    """A file that lines are appended to, each unbuffered and in one write. Several processes may share it.
 
-    Raises `Misconfigured` if it cannot be opened. Its folders are made.
+    Creates missing folders. Raises `Misconfigured` if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class AppendedFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-            self._torn = self._ends_within_a_line()
+            self._line_is_incomplete = self._ends_within_a_line()
         except OSError as error:
             raise Misconfigured(
                 f"The log {path} cannot be written ({error.strerror}). Name another file or folder in "
@@ -78,20 +78,20 @@ class AppendedFile:
             ) from error
 
     def write(self, line: str) -> None:
-        """Append a line, which ends with a line break. After an OSError the next one begins on a line of its own."""
+        """Append a line, which ends with a line break. After an OSError the next line starts on a new line."""
         whole = line.encode()
-        rest = memoryview(b"\n" + whole if self._torn else whole)
+        rest = memoryview(b"\n" + whole if self._line_is_incomplete else whole)
         while rest:
             written = self._file.write(rest) or 0
             rest = rest[written:]
-            self._torn = bool(rest)
+            self._line_is_incomplete = bool(rest)
 
     def close(self) -> None:
-        """Close it. A line is never waiting."""
+        """Close the file. Lines are never buffered."""
         self._file.close()
 
     def _ends_within_a_line(self) -> bool:
-        """Whether a process that was killed, or a full disk, left half a line."""
+        """Whether a killed process or a full disk has left an incomplete line."""
         there = self.path.stat()
         if not S_ISREG(there.st_mode) or not there.st_size:
             return False
@@ -99,49 +99,51 @@ class AppendedFile:
             with self.path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
                 return file.read(1) != b"\n"
-        except PermissionError:  # a log that may only be written
+        except PermissionError:  # write-only log
             return False
 
 
-class Tolerant:
-    """An output that may fail without stopping anybody: what it does not take is counted, and told once.
+class BestEffortOutput:
+    """An output that may fail without stopping the run: failed writes are counted, and the first one is reported.
 
-    It has as much of a text stream as a console needs. Every write is flushed.
+    It has the part of the text stream interface that a rich console needs. Every write is flushed.
     """
 
-    def __init__(self, what: str, write: Callable[[str], None], tell: Callable[[str], None], encoding: str) -> None:
+    def __init__(self, name: str, write: Callable[[str], None], warn: Callable[[str], None], encoding: str) -> None:
         self.encoding = encoding
         self.dropped = 0
-        self._what = what
+        self._name = name
         self._write = write
-        self._tell = tell
+        self._warn = warn
 
     @classmethod
-    def stream(cls, stream: TextIO, tell: Callable[[str], None], what: str = "The output") -> "Tolerant":
-        """A stream. What its encoding has no letters for is written with backslashes."""
+    def stream(cls, stream: TextIO, warn: Callable[[str], None], name: str = "The output") -> "BestEffortOutput":
+        """Wrap a stream. Characters that its encoding lacks are written with backslashes."""
         encoding = getattr(stream, "encoding", None) or "utf-8"
 
         def write(text: str) -> None:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
 
-        return cls(what, write, tell, encoding)
+        return cls(name, write, warn, encoding)
 
     @classmethod
-    def file(cls, file: AppendedFile, tell: Callable[[str], None]) -> "Tolerant":
-        """A file that lines are appended to."""
-        return cls(f"The log {file.path}", file.write, tell, "utf-8")
+    def file(cls, file: AppendOnlyFile, warn: Callable[[str], None]) -> "BestEffortOutput":
+        """Wrap a log file."""
+        return cls(f"The log {file.path}", file.write, warn, "utf-8")
 
     def write(self, text: str) -> int:
-        """Write it now, or count it."""
+        """Write now. Failures are counted in `dropped`."""
         try:
             self._write(text)
-        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+        except (OSError, ValueError) as error:  # ValueError: it is closed
             self.dropped += 1
             if self.dropped == 1:
                 reason = (isinstance(error, OSError) and error.strerror) or error
-                self._tell(f"{self._what} cannot be written ({reason}). The load goes on; lines are lost until it can.")
+                self._warn(
+                    f"{self._name} cannot be written ({reason}). The run continues; lines are lost until it can."
+                )
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: writes are never buffered."""

@@ -1,4 +1,4 @@
-"""A short name for a fault, by which the same one is known again."""
+"""A short hash of an error, by which repeated failures are grouped."""
 
 import hashlib
 import traceback
@@ -8,24 +8,23 @@ from lakehead.errors import LakeheadError
 
 DIGITS = 12
 VANISHING = {"<listcomp>", "<setcomp>", "<dictcomp>"}
-"""Frames that newer Pythons do not have any more."""
+"""Frames that newer Python versions no longer have."""
 
 
 def stack_hash(error: BaseException) -> str:
-    """12 hex digits of the error's type and of where it was raised, and of the errors that caused it.
+    """Return 12 hex digits for an error: its type, the functions on its stack, and the errors that caused it.
 
-    Where is the modules and functions on the way, from whoever catches it on; an error of ours may name its `fault`
-    besides. Neither messages, values, lines nor paths count, nor how often a function called itself: the same fault has
-    the same hash in every run, on every machine.
+    Messages, values, line numbers, paths and recursion depth are left out, so the same failure has the same hash in
+    every run and on every machine. `LakeheadError.fault` tells apart errors that one function raises.
     """
-    told = "\n".join(_told(error))
-    return hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()[:DIGITS]
+    lines = "\n".join(_lines(error))
+    return hashlib.sha256(lines.encode(errors="backslashreplace")).hexdigest()[:DIGITS]
 
 
-def _told(error: BaseException) -> Iterator[str]:
+def _lines(error: BaseException) -> Iterator[str]:
     seen: set[int] = set()
     at: BaseException | None = error
-    while at is not None and id(at) not in seen:  # errors may cause each other in a circle
+    while at is not None and id(at) not in seen:  # causes may form a cycle
         seen.add(id(at))
         yield f"error {type(at).__module__}.{type(at).__qualname__}"
         if isinstance(at, LakeheadError) and at.fault:

@@ -1,50 +1,52 @@
-"""A run's events on their way to the state's history."""
+"""Writes a run's events to the state's history."""
 
 import hashlib
 
 from lakehead.errors import Misconfigured
 from lakehead.state.buffered import BufferedState
-from lakehead.state.keys import word
-from lakehead.state.model import Event
-from lakehead.telemetry.emitter import Told
-from lakehead.telemetry.events import Heartbeat, TableProgress
+from lakehead.state.keys import checked_key
+from lakehead.state.model import EventRecord
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import Heartbeat, TableStep
 
-LIMIT = 64
-MARK = 12
+MAX_KEY_LENGTH = 64
+HASH_DIGITS = 12
 
 
 def event_key(name: str) -> str:
-    """What a table or a run is called in the history: its name, wherever the state can hold that.
+    """Return the key of a table or run in the history; use it to look up a table's events.
 
-    A longer name, or one with letters that no key may have, is cut, and told apart by 12 hex digits of its SHA-256.
-    Whoever looks for events of a table asks for this.
+    This is the name itself if the state can store it. A name that is too long or has characters that a key cannot
+    have is shortened and made unique by 12 hex digits of its SHA-256.
     """
     try:
-        return word("name", name, LIMIT)
+        return checked_key("name", name, MAX_KEY_LENGTH)
     except Misconfigured:
         shown = "".join(letter if letter.isprintable() else "?" for letter in name).strip()
-        mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:MARK]
-        return f"{shown[: LIMIT - MARK - 1]}~{mark}"
+        digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_DIGITS]
+        return f"{shown[: MAX_KEY_LENGTH - HASH_DIGITS - 1]}~{digest}"
 
 
 class StateEventSubscriber:
-    """Puts events into the state's sink, which writes them in batches. Progress within a table and beats are not kept.
+    """Adds events to the state's buffered sink, which writes them in batches. `TableStep` and `Heartbeat` are skipped.
 
-    A table or run whose name the history cannot hold stands there by its `event_key`, and its name in the payload.
+    Tables and runs are stored under their `event_key`; the full name is in the payload where it differs.
     """
 
     def __init__(self, state: BufferedState) -> None:
         self._sink = state.sink
 
-    def __call__(self, told: Told) -> None:
-        """Take the event. A state that is away stops nobody: see the sink."""
-        if isinstance(told.event, TableProgress | Heartbeat):
+    def __call__(self, envelope: EventEnvelope) -> None:
+        """Buffer the event. An unreachable state raises nothing here: the sink retries."""
+        if isinstance(envelope.event, TableStep | Heartbeat):
             return
-        table = None if told.table is None else event_key(told.table)
-        run = event_key(told.run)
-        payload = told.payload()
-        if table != told.table:
-            payload["table"] = told.table
-        if run != told.run:
-            payload["run"] = told.run
-        self._sink.add(Event(id=told.id, at=told.at, kind=told.event.kind, table=table, run=run, payload=payload))
+        table = None if envelope.table is None else event_key(envelope.table)
+        run = event_key(envelope.run)
+        payload = envelope.payload()
+        if table != envelope.table:
+            payload["table"] = envelope.table
+        if run != envelope.run:
+            payload["run"] = envelope.run
+        self._sink.add(
+            EventRecord(id=envelope.id, at=envelope.at, kind=envelope.event.kind, table=table, run=run, payload=payload)
+        )

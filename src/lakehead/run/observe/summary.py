@@ -1,112 +1,105 @@
-"""The end of a run: what has come of every table."""
+"""The summary at the end of a run: one line per table, and totals."""
 
-import textwrap
-from io import StringIO
-
-from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
-from lakehead.run.observe.standings import Outcome, Standing, Standings
-from lakehead.run.observe.wording import counted, duration, held_back, late_commits, one_line, shortened, totals
-from lakehead.telemetry.emitter import Told
+from lakehead.run.observe.event_text import counted, duration, held_back, late_commits, one_line, totals
+from lakehead.run.observe.run_status import RunStatus, TableOutcome, TableStatus
+from lakehead.run.text_table import styled_text, table_lines
+from lakehead.telemetry.emitter import Emitter, EventEnvelope
 
-HEADS = ("table", "mode", "outcome", "rows", "published", "slices", "time", "note")
-TO_THE_RIGHT = {"rows", "published", "slices", "time"}
-STYLES = {Outcome.DONE: "green", Outcome.SKIPPED: "dim", Outcome.FAILED: "red", Outcome.RUNNING: "red"}
-NOT_ENDED = "It was begun and has not ended."
+HEADERS = ("table", "mode", "outcome", "rows", "published", "slices", "time", "note")
+NUMBERS = {"rows", "published", "slices", "time"}
+STYLES = {
+    TableOutcome.DONE: "green",
+    TableOutcome.SKIPPED: "dim",
+    TableOutcome.FAILED: "red",
+    TableOutcome.RUNNING: "red",
+}
+NOT_FINISHED = "It was started and has not finished."
 INDENT = "    "
 
 
-class Summary:
-    """Listens to a run, and says at its end what has come of every table."""
+class RunSummary:
+    """A subscriber that renders the outcome of every table at the end of a run."""
 
     def __init__(self) -> None:
-        self.standings = Standings()
+        self.status = RunStatus()
 
-    def __call__(self, told: Told) -> None:
-        """Hear of an event."""
-        self.standings(told)
+    def __call__(self, envelope: EventEnvelope) -> None:
+        """Update the status."""
+        self.status(envelope)
 
     @property
     def exit_code(self) -> int:
-        """0 if every table is done or was skipped, else 1: one has failed, has not ended, or was not begun."""
-        counts = self.standings.counts()
+        """0 if every table is done or skipped; 1 if one has failed, or was not started or not finished."""
+        counts = self.status.counts()
         return 0 if counts.total == counts.done + counts.skipped else 1
 
-    def render(self, *, width: int | None = None, colour: bool = False) -> str:
-        """A line for each table, by name, those that failed last and with their sentences; then a line of totals.
+    def render(self, *, colour: bool = False) -> str:
+        """Render one line per table, sorted by name, failed ones last with their error messages; then the totals."""
+        ended = self._by_name(TableOutcome.DONE, TableOutcome.SKIPPED)
+        failed = self._by_name(TableOutcome.FAILED, TableOutcome.RUNNING)
+        tables = [*ended, *failed]
+        styles = [STYLES[each.outcome] for each in tables]
+        header, *rows = table_lines(HEADERS, map(_cells, tables), right=NUMBERS, styles=styles, colour=colour)
+        lines = [header] if rows else []
+        for status, row in zip(tables, rows, strict=True):
+            lines.append(row)
+            if status.outcome in {TableOutcome.FAILED, TableOutcome.RUNNING}:
+                lines.append(_styled(INDENT + _message(status), STYLES[status.outcome], colour=colour))
+        lines.append(_styled(self._totals(), "bold", colour=colour))
+        return "".join(f"{line}\n" for line in lines)
 
-        With a width nothing is wider: long names and notes are cut, sentences go on in the next line.
-        """
-        ended = self._by_name(Outcome.DONE, Outcome.SKIPPED)
-        failed = self._by_name(Outcome.FAILED, Outcome.RUNNING)
-        rows = [_cells(each, width) for each in (*ended, *failed)]
-        widths = [max(map(cell_len, column)) for column in zip(HEADS, *rows, strict=True)]
-        lines = [_aligned(HEADS, widths, width, "bold")] if rows else []
-        for standing, cells in zip((*ended, *failed), rows, strict=True):
-            lines.append(_aligned(cells, widths, width, STYLES[standing.outcome]))
-            if standing.outcome in {Outcome.FAILED, Outcome.RUNNING}:
-                lines += [Text(INDENT + line, STYLES[standing.outcome]) for line in _sentence(standing, width)]
-        lines.append(Text(self._totals(), "bold"))
-        return _written(lines, colour=colour)
-
-    def _by_name(self, *outcomes: Outcome) -> list[Standing]:
-        return sorted(self.standings.all(*outcomes), key=lambda each: each.table)
+    def _by_name(self, *outcomes: TableOutcome) -> list[TableStatus]:
+        return sorted(self.status.tables(*outcomes), key=lambda each: each.table)
 
     def _totals(self) -> str:
-        counts = self.standings.counts()
-        rows = sum(each.rows or 0 for each in self.standings.all())
-        took = "" if self.standings.seconds is None else f" in {duration(self.standings.seconds)}"
+        counts = self.status.counts()
+        rows = sum(each.rows or 0 for each in self.status.tables())
+        took = "" if self.status.seconds is None else f" in {duration(self.status.seconds)}"
         return f"{counted(counts.total, 'table')}: {totals(counts)}; {counted(rows, 'row')}{took}"
 
 
-def _cells(standing: Standing, width: int | None) -> tuple[str, ...]:
-    name = one_line(standing.table)
+def delivery_warnings(emitter: Emitter) -> list[str]:
+    """Return a message for events that a subscriber did not get, or failed to handle."""
+    warnings = []
+    if emitter.failures:
+        warnings.append(
+            f"A subscriber failed on {counted(emitter.failures, 'event')}; the first error was "
+            f"{emitter.first_failure!r}. The loaded data is not affected."
+        )
+    for name, count in emitter.dropped.items():
+        warnings.append(f"{counted(count, 'event')} did not reach {name}: too slow. The loaded data is not affected.")
+    return warnings
+
+
+def _cells(status: TableStatus) -> tuple[str, ...]:
     return (
-        name if width is None else shortened(name, max(width // 3, 8)),
-        standing.mode,
-        "not ended" if standing.outcome is Outcome.RUNNING else standing.outcome.value,
-        "" if standing.rows is None else f"{standing.rows:,}",
-        "" if standing.published is None else f"{standing.published:,}",
-        "" if standing.slices is None else f"{standing.slices:,}",
-        "" if standing.seconds is None else duration(standing.seconds),
-        _note(standing),
+        one_line(status.table),
+        status.mode,
+        "not finished" if status.outcome is TableOutcome.RUNNING else status.outcome.value,
+        "" if status.rows is None else f"{status.rows:,}",
+        "" if status.published is None else f"{status.published:,}",
+        "" if status.slices is None else f"{status.slices:,}",
+        "" if status.seconds is None else duration(status.seconds),
+        _note(status),
     )
 
 
-def _note(standing: Standing) -> str:
+def _note(status: TableStatus) -> str:
     notes = []
-    if standing.outcome is Outcome.SKIPPED:
-        notes.append(one_line(standing.said))
+    if status.outcome is TableOutcome.SKIPPED:
+        notes.append(one_line(status.message))
     else:
-        notes += [f"up to {one_line(standing.watermark)}"] if standing.watermark is not None else []
-        notes += [held_back(standing.held_back)] if standing.held_back else []
-    notes += [late_commits(standing.late_commits)] if standing.late_commits else []
+        notes += [f"up to {one_line(status.watermark)}"] if status.watermark is not None else []
+        notes += [held_back(status.held_back)] if status.held_back else []
+    notes += [late_commits(status.late_commits)] if status.late_commits else []
     return "; ".join(notes)
 
 
-def _aligned(cells: tuple[str, ...], widths: list[int], width: int | None, style: str) -> Text:
-    padded = []
-    for head, cell, cells_wide in zip(HEADS, cells, widths, strict=True):
-        blank = " " * (cells_wide - cell_len(cell))
-        padded.append(blank + cell if head in TO_THE_RIGHT else cell + blank)
-    line = Text("  ".join(padded).rstrip(), style)
-    if width is not None:
-        line.truncate(width, overflow="ellipsis")
-    return line
+def _message(status: TableStatus) -> str:
+    return NOT_FINISHED if status.outcome is TableOutcome.RUNNING else one_line(status.message)
 
 
-def _sentence(standing: Standing, width: int | None) -> list[str]:
-    sentence = NOT_ENDED if standing.outcome is Outcome.RUNNING else one_line(standing.said)
-    return [sentence] if width is None else textwrap.wrap(sentence, max(width - len(INDENT), 20))
-
-
-def _written(lines: list[Text], *, colour: bool) -> str:
-    if not colour:
-        return "".join(f"{line.plain}\n" for line in lines)
-    written = StringIO()
-    console = Console(file=written, force_terminal=True, color_system="standard", highlight=False, markup=False)
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    return written.getvalue()
+def _styled(line: str, style: str, *, colour: bool) -> str:
+    return styled_text(Text(line, style), colour=colour).rstrip("\n")

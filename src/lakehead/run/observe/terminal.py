@@ -1,4 +1,4 @@
-"""A run as a live view at the bottom of a terminal."""
+"""A live display of a run at the bottom of a terminal."""
 
 import os
 import threading
@@ -13,24 +13,24 @@ from rich.live import Live
 from rich.text import Text
 
 from lakehead.clock import Clock
+from lakehead.periodic_task import PeriodicTask, Wait
 from lakehead.run.observe.bars import bars
-from lakehead.run.observe.every import Every, Wait
+from lakehead.run.observe.event_text import event_line, one_line
 from lakehead.run.observe.levels import Level, level_of
-from lakehead.run.observe.outputs import Tolerant
-from lakehead.run.observe.overheard import Overheard, shared_with
-from lakehead.run.observe.standings import Standings
-from lakehead.run.observe.wording import line_for
-from lakehead.telemetry.emitter import EPOCH, Told
+from lakehead.run.observe.output_capture import OutputCapture, descriptors_of
+from lakehead.run.observe.outputs import BestEffortOutput
+from lakehead.run.observe.run_status import RunStatus
+from lakehead.telemetry.emitter import EPOCH, EventEnvelope
 from lakehead.telemetry.events import TableDone, TableFailed, TableSkipped
 
 REFRESH_SECONDS = 0.25
 
 
 class LiveDisplay:
-    """Shows a bar for every table that is running; those that have ended scroll by above, from a level on.
+    """Shows a progress bar for every running table. Tables that have ended are printed above, from a level on.
 
-    What anybody else prints on the same terminal meanwhile stands above the bars too. When the `with` ends the bars are
-    gone and the lines stay. Outside it nothing is shown.
+    Output of other code to the same terminal is printed above the bars too. At the end of the `with` the bars are
+    removed and the lines stay. Outside it nothing is shown.
     """
 
     def __init__(
@@ -39,38 +39,41 @@ class LiveDisplay:
         clock: Clock,
         *,
         level: Level,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         wait: Wait = threading.Event.wait,
     ) -> None:
         self._stream = stream
         self._clock = clock
         self._level = level
-        self._tell = tell
+        self._warn = warn
         self._wait = wait
-        self._standings = Standings()
+        self._status = RunStatus()
         self._open = ExitStack()
         self._screen: _Screen | None = None
         self.dropped = 0
-        """How often the terminal did not take what was to be shown; known when the `with` has ended."""
+        """How many writes to the terminal failed; set at the end of the `with`."""
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, envelope: EventEnvelope) -> None:
         """Show the event."""
-        self._standings(told)
-        ended = isinstance(told.event, TableDone | TableSkipped | TableFailed)
-        if self._screen is None or told.table is None or not ended or level_of(told.event) < self._level:
+        self._status(envelope)
+        ended = isinstance(envelope.event, TableDone | TableSkipped | TableFailed)
+        screen = self._screen  # another thread may leave the `with` meanwhile
+        if screen is None or envelope.table is None or not ended or level_of(envelope.event) < self._level:
             return
-        style = "red" if isinstance(told.event, TableFailed) else ""
-        self._screen.show([Text(line_for(told, self._standings.of(told.table)), style=style)])
+        style = "red" if isinstance(envelope.event, TableFailed) else ""
+        screen.show([Text(event_line(envelope, self._status.table(envelope.table)), style=style)])
 
     def __enter__(self) -> Self:
-        shared = shared_with(self._stream)
+        descriptors = descriptors_of(self._stream)
         with ExitStack() as opened:
-            stream = opened.enter_context(_another(self._stream)) if shared else self._stream
-            self._screen = opened.enter_context(_Screen(stream, self._seen))
+            stream = opened.enter_context(_duplicate(self._stream)) if descriptors else self._stream
+            self._screen = opened.enter_context(_Screen(stream, self._render))
             opened.callback(self._leave, self._screen)
-            if shared:
-                opened.enter_context(Overheard(shared, self._screen.overhear))
-            opened.enter_context(Every(REFRESH_SECONDS, self._screen.refresh, name="lakehead-display", wait=self._wait))
+            if descriptors:
+                opened.enter_context(OutputCapture(descriptors, self._screen.show_captured))
+            opened.enter_context(
+                PeriodicTask(REFRESH_SECONDS, self._screen.refresh, name="lakehead-display", wait=self._wait)
+            )
             self._open = opened.pop_all()
         return self
 
@@ -80,52 +83,52 @@ class LiveDisplay:
     def _leave(self, screen: "_Screen") -> None:
         self._screen = None
         self.dropped = screen.output.dropped
-        for sentence in screen.sentences:
-            self._tell(sentence)
+        for warning in screen.warnings:
+            self._warn(warning)
 
-    def _seen(self, size: ConsoleDimensions) -> RenderableType:
+    def _render(self, size: ConsoleDimensions) -> RenderableType:
         now = EPOCH + timedelta(microseconds=self._clock.now_ns() // 1000)
-        return bars(self._standings, now, size.width, size.height)
+        return bars(self._status, now, size.width, size.height)
 
 
 class _Screen:
-    """A console with a live part at its end. One thread at a time draws: a bar drawn over another's would stay."""
+    """A console with a live area at its end. Only one thread draws at a time, or bars would be left behind."""
 
-    def __init__(self, stream: TextIO, seen: Callable[[ConsoleDimensions], RenderableType]) -> None:
-        self.sentences: list[str] = []
-        """What is to be told when the terminal is free again."""
-        self.output = Tolerant.stream(stream, self.sentences.append, "The terminal")
+    def __init__(self, stream: TextIO, render: Callable[[ConsoleDimensions], RenderableType]) -> None:
+        self.warnings: list[str] = []
+        """Warnings to print once the live display has ended."""
+        self.output = BestEffortOutput.stream(stream, self.warnings.append, "The terminal")
         self._stream = stream
-        self._seen = seen
+        self._render = render
         self._lock = threading.Lock()
         self._console = Console(
-            file=cast("TextIO", self.output),  # it has what a console uses of one
+            file=cast("TextIO", self.output),  # has the methods that a console uses
             force_terminal=True,
             highlight=False,
             markup=False,
         )
         self._live = Live(
-            get_renderable=lambda: self._seen(self._console.size),
+            get_renderable=lambda: self._render(self._console.size),
             console=self._console,
-            auto_refresh=False,  # its thread would outlive the display
+            auto_refresh=False,  # its thread could outlive the display
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
     def show(self, lines: list[Text]) -> None:
-        """Print lines above the live part, and draw that anew."""
+        """Print lines above the live area, and redraw it."""
         with self._lock:
             self._measure()
             self._console.print(Text("\n").join(lines), soft_wrap=True)
             self._live.refresh()
 
-    def overhear(self, lines: list[str]) -> None:
-        """Print what others have printed; their colours stay, and nothing else that they do to a terminal."""
-        self.show([Text.from_ansi(line) for line in lines])
+    def show_captured(self, lines: list[str]) -> None:
+        """Print captured output: colours are kept, other terminal control codes are not."""
+        self.show([_captured_text(line) for line in lines])
 
     def refresh(self) -> None:
-        """Draw the live part anew."""
+        """Redraw the live area."""
         with self._lock:
             self._measure()
             self._live.refresh()
@@ -139,17 +142,24 @@ class _Screen:
             self._live.stop()
 
     def _measure(self) -> None:
-        """A window may be resized, and a console cannot see that by a descriptor of ours."""
+        """Follow window resizes, which a console does not see on a duplicated descriptor."""
         with suppress(OSError, ValueError):
             self._console.size = ConsoleDimensions(*os.get_terminal_size(self._stream.fileno()))
 
 
+def _captured_text(line: str) -> Text:
+    try:
+        return Text.from_ansi(line)
+    except ValueError:  # a code with too many digits
+        return Text(one_line(line))
+
+
 @contextmanager
-def _another(terminal: TextIO) -> Iterator[TextIO]:
-    """The same terminal by a descriptor of our own: the process's are about to be listened to."""
+def _duplicate(terminal: TextIO) -> Iterator[TextIO]:
+    """Open the terminal on a new descriptor, because the process's own are about to be captured."""
     own = os.fdopen(os.dup(terminal.fileno()), "w", encoding=terminal.encoding)
     try:
         yield own
     finally:
-        with suppress(OSError):  # what it did not take is counted already
+        with suppress(OSError):  # failed writes are already counted
             own.close()

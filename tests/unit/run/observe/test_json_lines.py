@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from lakehead.errors import Misconfigured
-from lakehead.run.config.runtime import Logging
+from lakehead.run.config.runtime_config import LoggingConfig
 from lakehead.run.observe.json_lines import StructuredLogSubscriber
 from lakehead.run.observe.levels import Level
-from lakehead.telemetry.events import Heartbeat, PhaseMarked, RunDone, TablePlanned, TableProgress
-from tests.unit.run.observe.scene import Story
+from lakehead.telemetry.events import Heartbeat, PhaseMarked, RunDone, TablePlanned, TableStep
+from tests.unit.run.observe.fake_run import FakeRun
 
 BEAT = Heartbeat(total=2, done=1, failed=0)
 
@@ -24,26 +24,26 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def told_all(story: Story) -> None:
+def emit_all(run: FakeRun) -> None:
     """Events of every level."""
-    story.start(1)
-    story.begin("shop.orders")
-    story.reach("shop.orders", 1, 1, 5)
-    story.tell(BEAT)
-    story.tell(PhaseMarked(phase="raw", state="done", rows=5), "shop.orders")
-    story.tell(PhaseMarked(phase="intermediate", state="failed"), "shop.orders")
-    story.fail("shop.orders", "The mirror is away.")
-    story.tell(RunDone(done=0, skipped=0, failed=1, seconds=5))
+    run.start(1)
+    run.begin("shop.orders")
+    run.reach("shop.orders", 1, 1, 5)
+    run.emit(BEAT)
+    run.emit(PhaseMarked(phase="raw", state="done", rows=5), "shop.orders")
+    run.emit(PhaseMarked(phase="intermediate", state="failed"), "shop.orders")
+    run.fail("shop.orders", "The mirror is away.")
+    run.emit(RunDone(done=0, skipped=0, failed=1, seconds=5))
 
 
 def test_every_event_is_one_valid_line_with_the_same_fields_in_the_same_order(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with StructuredLogSubscriber(sink=str(path), level=Level.DEBUG) as log:
-        story = Story(log)
-        told_all(story)
+        run = FakeRun(log)
+        emit_all(run)
 
     lines = read(path)
-    assert len(lines) == len(story.heard) == 9
+    assert len(lines) == len(run.received) == 9
     assert {tuple(line) for line in lines} == {("at", "run", "table", "job_group", "kind", "level", "payload")}
     assert lines[0] == {
         "at": "2026-03-01T12:00:00.123456+00:00",
@@ -68,7 +68,7 @@ def test_every_event_is_one_valid_line_with_the_same_fields_in_the_same_order(tm
 )
 def test_what_matters_less_than_the_level_is_not_written(level: Level, kinds: list[str]) -> None:
     stream = io.StringIO()
-    told_all(Story(StructuredLogSubscriber(stream=stream, level=level)))
+    emit_all(FakeRun(StructuredLogSubscriber(stream=stream, level=level)))
 
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     errors = ["phase", "table_failed"]
@@ -78,10 +78,10 @@ def test_what_matters_less_than_the_level_is_not_written(level: Level, kinds: li
 
 def test_what_nobody_expects_in_an_event_is_still_one_line_of_ascii() -> None:
     stream = io.StringIO()
-    story = Story(StructuredLogSubscriber(stream=stream))
+    run = FakeRun(StructuredLogSubscriber(stream=stream))
     planner = {"estimated": float("nan"), "at": datetime(2026, 3, 1, tzinfo=UTC), "by": object}
 
-    story.tell(TablePlanned(slices=1, done=0, resumed=False, planner=planner), "größe\u2028\n\ud800")
+    run.emit(TablePlanned(slices=1, done=0, resumed=False, planner=planner), "größe\u2028\n\ud800")
 
     [line] = stream.getvalue().splitlines()
     assert line.isascii()
@@ -92,7 +92,7 @@ def test_lines_are_there_at_once_and_earlier_ones_stay(tmp_path: Path) -> None:
     path = tmp_path / "not" / "there" / "yet.jsonl"
     for run in ("first", "second"):
         with StructuredLogSubscriber(run=run, sink=str(path)) as log:
-            Story(log, run=run).start(1)
+            FakeRun(log, run=run).start(1)
             assert read(path)[-1]["run"] == run
 
     assert [line["run"] for line in read(path)] == ["first", "second"]
@@ -101,7 +101,7 @@ def test_lines_are_there_at_once_and_earlier_ones_stay(tmp_path: Path) -> None:
 def test_in_a_folder_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
     for run, sink in (("run-7", f"{tmp_path}"), ("a/b é", f"{tmp_path}/"), ("c", f"file://{tmp_path}/new%20one/")):
         with StructuredLogSubscriber(run=run, sink=sink) as log:
-            Story(log, run=run).start(1)
+            FakeRun(log, run=run).start(1)
 
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jsonl"))
     assert files == ["a_b__.jsonl", "new one/c.jsonl", "run-7.jsonl"]
@@ -110,11 +110,9 @@ def test_in_a_folder_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_a_sink_on_another_machine_is_refused_and_its_password_not_repeated() -> None:
     sinks = ("hdfs://me:hunter2@name/logs", "hdfs:/logs", "s3://bucket/logs", "file://far/logs", "file:", "LOGS:x")
     for sink in sinks:
-        with pytest.raises(ValidationError, match="must be a path, or file: with one: the log is written on this m"):
-            Logging.model_validate({"sink": sink})
-        with pytest.raises(
-            Misconfigured, match=r"Name a path, or file: with one, in runtime\.logging\.sink"
-        ) as refused:
+        with pytest.raises(ValidationError, match="must be a path or a file: URL: the log is a local file"):
+            LoggingConfig.model_validate({"sink": sink})
+        with pytest.raises(Misconfigured, match=r"Set runtime\.logging\.sink to a path or a file: URL") as refused:
             StructuredLogSubscriber(sink=sink)
         assert "hunter2" not in str(refused.value)
 
@@ -127,48 +125,48 @@ def test_a_sink_that_cannot_be_opened_is_refused_when_the_log_is_made(tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_full_disk_stops_nothing_and_is_told_once() -> None:
-    said: list[str] = []
+def test_a_full_disk_stops_nothing_and_is_reported_once() -> None:
+    warnings: list[str] = []
     stream = io.StringIO()
-    with StructuredLogSubscriber(sink="/dev/full", stream=stream, tell=said.append) as log:
-        story = Story(log)
-        story.start(1)
-        story.tell(TableProgress(step="not logged"), "shop.orders")
-        story.begin("shop.orders")
+    with StructuredLogSubscriber(sink="/dev/full", stream=stream, warn=warnings.append) as log:
+        run = FakeRun(log)
+        run.start(1)
+        run.emit(TableStep(step="not logged"), "shop.orders")
+        run.begin("shop.orders")
 
     assert log.dropped == 3
-    assert said == [
-        "The log /dev/full cannot be written (No space left on device). The load goes on; lines are lost until it can."
+    assert warnings == [
+        "The log /dev/full cannot be written (No space left on device). The run continues; lines are lost until it can."
     ]
     assert len(stream.getvalue().splitlines()) == 3, "the other output has them all"
 
 
-def test_a_stream_that_was_closed_stops_nothing_and_is_told_once() -> None:
-    said: list[str] = []
+def test_a_stream_that_was_closed_stops_nothing_and_is_reported_once() -> None:
+    warnings: list[str] = []
     stream = io.StringIO()
-    log = StructuredLogSubscriber(stream=stream, tell=said.append)
+    log = StructuredLogSubscriber(stream=stream, warn=warnings.append)
     stream.close()
 
-    Story(log).begin("shop.orders")
+    FakeRun(log).begin("shop.orders")
 
     assert log.dropped == 2
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
 CUT = """
 import resource, sys
 from datetime import datetime, UTC
 from lakehead.run.observe.json_lines import StructuredLogSubscriber
-from lakehead.telemetry.emitter import Told
+from lakehead.telemetry.emitter import EventEnvelope
 from lakehead.telemetry.events import Heartbeat
 
-said = []
-log = StructuredLogSubscriber(sink=sys.argv[1], level=10, tell=said.append)
+warnings = []
+log = StructuredLogSubscriber(sink=sys.argv[1], level=10, warn=warnings.append)
 for number, limit in enumerate([10**6, 300, 300, 10**6]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     at = datetime(2026, 3, 1, tzinfo=UTC)
-    log(Told(id="", at=at, run="run", table=None, event=Heartbeat(total=number, done=0, failed=0)))
-print(log.dropped, len(said))
+    log(EventEnvelope(id="", at=at, run="run", table=None, event=Heartbeat(total=number, done=0, failed=0)))
+print(log.dropped, len(warnings))
 """
 
 
@@ -188,7 +186,7 @@ def test_a_log_that_a_killed_run_left_within_a_line_goes_on_with_a_line_of_its_o
     path = tmp_path / "log.jsonl"
     path.write_text('{"at": "2026')
     with StructuredLogSubscriber(sink=str(path)) as log:
-        Story(log).start(1)
+        FakeRun(log).start(1)
 
     left, line = path.read_text().splitlines()
     assert left == '{"at": "2026'

@@ -10,8 +10,8 @@ import pytest
 
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.run.observe.stack_hash import stack_hash
-from lakehead.source.sentences import told
-from lakehead.source.settings import SourceSettings
+from lakehead.source.dialects import parse_source_url
+from lakehead.source.driver_errors import translate_errors
 
 
 def raised(do: Callable[[], object]) -> BaseException:
@@ -79,7 +79,7 @@ class FromADriver(Exception):
 
 
 def asked(sqlstate: str) -> None:
-    with told(SourceSettings.parse("postgresql://user@127.0.0.1:1/shop")):
+    with translate_errors(parse_source_url("postgresql://user@127.0.0.1:1/shop")):
         raise FromADriver(sqlstate)
 
 

@@ -10,8 +10,8 @@ from lakehead.run.observe.state_events import StateEventSubscriber, event_key
 from lakehead.state.buffered import BufferedState
 from lakehead.state.opening import open_state
 from lakehead.telemetry.events import Heartbeat, TablePlanned
-from tests.contract.state_scene import NOON, HandClock
-from tests.unit.run.observe.scene import Story
+from tests.support.state_tools import NOON, HandClock
+from tests.unit.run.observe.fake_run import FakeRun
 
 
 @pytest.fixture
@@ -21,15 +21,15 @@ def state(tmp_path: Path) -> Iterator[BufferedState]:
         yield BufferedState(opened, clock)
 
 
-def test_what_happened_is_in_the_history_as_it_was_told(state: BufferedState) -> None:
-    story = Story(StateEventSubscriber(state))
-    story.start(1)
-    story.begin("shop.orders", slices=3)
-    story.finish("shop.orders", 12, slices=3, watermark="9")
+def test_what_happened_is_in_the_history_as_it_was_emitted(state: BufferedState) -> None:
+    run = FakeRun(StateEventSubscriber(state))
+    run.start(1)
+    run.begin("shop.orders", slices=3)
+    run.finish("shop.orders", 12, slices=3, watermark="9")
     state.flush()
 
     stored = state.state.history.events(run="run-7")
-    assert sorted(event.id for event in stored) == sorted(told.id for told in story.heard)
+    assert sorted(event.id for event in stored) == sorted(envelope.id for envelope in run.received)
     assert stored[0].at == NOON
     assert (stored[0].kind, stored[0].table) == ("run_start", None)
     [done] = [event for event in stored if event.kind == "table_done"]
@@ -39,9 +39,9 @@ def test_what_happened_is_in_the_history_as_it_was_told(state: BufferedState) ->
 
 
 def test_what_comes_often_is_not_kept(state: BufferedState) -> None:
-    story = Story(StateEventSubscriber(state))
-    story.reach("shop.orders", 1, 2, 5)
-    story.tell(Heartbeat(total=1, done=0, failed=0))
+    run = FakeRun(StateEventSubscriber(state))
+    run.reach("shop.orders", 1, 2, 5)
+    run.emit(Heartbeat(total=1, done=0, failed=0))
     state.flush()
 
     assert state.state.history.events() == []
@@ -52,14 +52,14 @@ NAMES = ["t" * 65, "x" * 300, "orders ", " orders", "a\nb", "a\0b", "\ud800", "Ã
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_a_name_that_the_history_cannot_hold_stands_there_by_its_key(state: BufferedState, name: str) -> None:
-    story = Story(StateEventSubscriber(state), run=name)
-    story.begin(name)
+    run = FakeRun(StateEventSubscriber(state), run=name)
+    run.begin(name)
     state.flush()
 
     assert len(event_key(name)) <= 64
     stored = state.state.history.events(table=event_key(name), run=event_key(name))
     assert [event.kind for event in stored if event.payload["table"] == event.payload["run"] == name] == [
-        told.event.kind for told in sorted(story.heard, key=lambda told: (told.at, told.id))
+        envelope.event.kind for envelope in sorted(run.received, key=lambda envelope: (envelope.at, envelope.id))
     ]
 
 
@@ -72,9 +72,9 @@ def test_names_that_can_be_held_are_their_own_keys_and_long_ones_stay_apart() ->
 
 
 def test_what_json_has_no_word_for_does_not_keep_the_others_from_the_history(state: BufferedState) -> None:
-    story = Story(StateEventSubscriber(state))
-    story.tell(TablePlanned(slices=1, done=0, resumed=False, planner={"rows": float("inf"), "by": {1, 2}}), "a")
-    story.begin("b")
+    run = FakeRun(StateEventSubscriber(state))
+    run.emit(TablePlanned(slices=1, done=0, resumed=False, planner={"rows": float("inf"), "by": {1, 2}}), "a")
+    run.begin("b")
     state.flush()
 
     assert len(state.state.history.events()) == 3

@@ -17,39 +17,39 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lakehead.run.config.runtime import Logging
+from lakehead.run.config.runtime_config import LoggingConfig
 from lakehead.run.observe.bars import bars
 from lakehead.run.observe.display import display_for
-from lakehead.run.observe.standings import Standings
+from lakehead.run.observe.run_status import RunStatus
 from lakehead.telemetry.events import TableSkipped
-from tests.unit.run.observe.scene import Story, Terminal
+from tests.unit.run.observe.fake_run import FakeRun, Terminal
 
 ROOT = Path(__file__).parents[4]
-OURS = {"lakehead-display", "lakehead-overheard"}
+OURS = {"lakehead-display", "lakehead-output-capture"}
 
 
-def drawn(story: Story, standings: Standings, width: int = 100, height: int = 24) -> list[str]:
+def drawn(run: FakeRun, status: RunStatus, width: int = 100, height: int = 24) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
     with console.capture() as captured:
-        console.print(bars(standings, story.clock.at, width, height))
+        console.print(bars(status, run.clock.at, width, height))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def never(ended: threading.Event, _seconds: float) -> bool:
-    """Nothing is drawn by time: only what is told draws."""
+    """Nothing is drawn by time: only events draw."""
     return ended.wait()
 
 
 class Display:
     """A display on a terminal that is only a text, and what is seen there."""
 
-    def __init__(self, story: Story, wait: Callable[[threading.Event, float], bool] = never) -> None:
+    def __init__(self, run: FakeRun, wait: Callable[[threading.Event, float], bool] = never) -> None:
         self.stream = io.StringIO()
-        self.said: list[str] = []
+        self.warnings: list[str] = []
         self.shown = display_for(
-            Logging(), terminal=True, stream=self.stream, clock=story.clock, tell=self.said.append, wait=wait
+            LoggingConfig(), terminal=True, stream=self.stream, clock=run.clock, warn=self.warnings.append, wait=wait
         )
-        story.emitter.subscribe(self.shown)
+        run.emitter.subscribe(self.shown)
 
     def lines(self) -> list[str]:
         terminal = Terminal(100)
@@ -58,63 +58,63 @@ class Display:
 
 
 @pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch) -> Story:
+def run(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("TERM", "xterm")
-    return Story()
+    return FakeRun()
 
 
 def test_tables_that_run_have_a_line_with_all_that_is_known_of_them() -> None:
-    standings = Standings()
-    story = Story(standings)
-    story.start(5)
-    story.begin("shop.orders", slices=10)
-    story.reach("shop.orders", 6, 10, 120_000, "merging into the mirror")
-    story.begin("shop.cities", "full")
-    story.begin("shop.items")
-    story.fail("shop.items", "The source does not answer.\nStart it.")
-    story.begin("shop.a_name_that_is_longer_than_a_quarter_of_the_line", slices=2)
-    story.clock.at += timedelta(minutes=2)
+    status = RunStatus()
+    run = FakeRun(status)
+    run.start(5)
+    run.begin("shop.orders", slices=10)
+    run.reach("shop.orders", 6, 10, 120_000, "merging into the mirror")
+    run.begin("shop.cities", "full")
+    run.begin("shop.items")
+    run.fail("shop.items", "The source does not answer.\nStart it.")
+    run.begin("shop.a_name_that_is_longer_than_a_quarter_of_the_line", slices=2)
+    run.clock.at += timedelta(minutes=2)
 
-    assert drawn(story, standings) == [
+    assert drawn(run, status) == [
         "shop.orders                scd1  merging into the…  ━━━━━━        6 of 10  120,000 rows  960/s  2:05",
         "shop.cities                full  planned                                                        2:03",
         "…an_a_quarter_of_the_line  scd1  planned                           1 of 2                       2:00",
         "shop.items failed: The source does not answer. Start it.",
         "5 tables: 1 failed, 3 running, 1 waiting; 120,000 rows, 2:06",
     ]
-    assert drawn(story, standings, width=60)[0] == "shop.orders      scd1  merging…  6 of 10  120,000 rows  2:05"
+    assert drawn(run, status, width=60)[0] == "shop.orders      scd1  merging…  6 of 10  120,000 rows  2:05"
 
 
 def test_a_hundred_tables_at_once_fit_and_the_totals_are_seen() -> None:
-    standings = Standings()
-    story = Story(standings)
-    story.start(120)
+    status = RunStatus()
+    run = FakeRun(status)
+    run.start(120)
     for number in range(100):
-        story.begin(f"shop.table_{number}")
+        run.begin(f"shop.table_{number}")
     for number in range(90, 100):
-        story.fail(f"shop.table_{number}", f"Fault {number}.")
+        run.fail(f"shop.table_{number}", f"Fault {number}.")
 
     for height in (5, 10, 24, 60, 200):
-        lines = drawn(story, standings, height=height)
+        lines = drawn(run, status, height=height)
         assert len(lines) < max(height, 6)
         assert lines[-1].startswith("120 tables: 10 failed, 90 running, 20 waiting; ")
         assert lines[-2] == "shop.table_99 failed: Fault 99."
-    assert "and 75 tables more" in drawn(story, standings, height=24)
-    assert all(len(line) <= 60 for line in drawn(story, standings, width=60))
+    assert "and 75 tables more" in drawn(run, status, height=24)
+    assert all(len(line) <= 60 for line in drawn(run, status, width=60))
 
 
-def test_what_has_ended_scrolls_by_and_the_bars_leave_nothing_behind(story: Story) -> None:
-    display = Display(story)
+def test_what_has_ended_scrolls_by_and_the_bars_leave_nothing_behind(run: FakeRun) -> None:
+    display = Display(run)
     with display.shown:
-        story.start(100)
+        run.start(100)
         for number in range(100):
-            story.begin(f"shop.table_{number}", slices=3)
+            run.begin(f"shop.table_{number}", slices=3)
             if number > 3:
-                story.finish(f"shop.table_{number - 4}", number)
-        story.tell(TableSkipped(reason="nothing new"), "shop.table_96")
-        story.fail("shop.table_97", "It is away.")
+                run.finish(f"shop.table_{number - 4}", number)
+        run.emit(TableSkipped(reason="nothing new"), "shop.table_96")
+        run.fail("shop.table_97", "It is away.")
         during = display.lines()
 
     assert during[-5].startswith("12:03:18 shop.table_97  failed after 0:09: It is away. [")
@@ -128,7 +128,7 @@ def test_what_has_ended_scrolls_by_and_the_bars_leave_nothing_behind(story: Stor
     assert after[-2] == "12:03:17 shop.table_96  skipped: nothing new"
 
 
-def test_time_draws_too_and_its_thread_ends(story: Story) -> None:
+def test_time_draws_too_and_its_thread_ends(run: FakeRun) -> None:
     ticks = iter([False, False])
     drew = threading.Event()
 
@@ -139,9 +139,9 @@ def test_time_draws_too_and_its_thread_ends(story: Story) -> None:
             return ended.wait()
         return False
 
-    display = Display(story, wait)
-    story.start(1)
-    story.begin("shop.orders")
+    display = Display(run, wait)
+    run.start(1)
+    run.begin("shop.orders")
     with display.shown:
         assert drew.wait(60)
         assert display.lines()[-1].startswith("1 table: 1 running")
@@ -150,13 +150,13 @@ def test_time_draws_too_and_its_thread_ends(story: Story) -> None:
     assert display.lines() == []
 
 
-def test_an_exception_leaves_neither_thread_nor_bars_nor_a_hidden_cursor(story: Story) -> None:
-    display = Display(story)
+def test_an_exception_leaves_neither_thread_nor_bars_nor_a_hidden_cursor(run: FakeRun) -> None:
+    display = Display(run)
 
     def load() -> None:
         with display.shown:
-            story.begin("shop.orders")
-            story.fail("shop.orders", "It is away.")
+            run.begin("shop.orders")
+            run.fail("shop.orders", "It is away.")
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -167,24 +167,24 @@ def test_an_exception_leaves_neither_thread_nor_bars_nor_a_hidden_cursor(story: 
     assert display.stream.getvalue().rindex("\x1b[?25h") > display.stream.getvalue().rindex("\x1b[?25l")
 
 
-def test_a_terminal_that_is_gone_stops_nothing_and_is_told_at_the_end(story: Story) -> None:
-    display = Display(story)
+def test_a_terminal_that_is_gone_stops_nothing_and_is_reported_at_the_end(run: FakeRun) -> None:
+    display = Display(run)
     with display.shown:
         display.stream.close()
-        story.begin("shop.orders")
-        story.finish("shop.orders", 5)
-        assert display.said == []
+        run.begin("shop.orders")
+        run.finish("shop.orders", 5)
+        assert display.warnings == []
 
     assert display.shown.dropped >= 2
-    assert len(display.said) == 1
-    assert display.said[0].startswith("The terminal cannot be written")
+    assert len(display.warnings) == 1
+    assert display.warnings[0].startswith("The terminal cannot be written")
 
 
-def test_events_outside_of_the_display_are_counted_and_not_shown(story: Story) -> None:
-    display = Display(story)
-    story.start(1)
-    story.begin("shop.orders")
-    story.finish("shop.orders", 5)
+def test_events_outside_of_the_display_are_counted_and_not_shown(run: FakeRun) -> None:
+    display = Display(run)
+    run.start(1)
+    run.begin("shop.orders")
+    run.finish("shop.orders", 5)
 
     assert display.stream.getvalue() == ""
 
@@ -193,19 +193,19 @@ CHILD = """
 import os, subprocess, sys, threading, warnings
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
-from lakehead.run.config.runtime import Logging
+from lakehead.run.config.runtime_config import LoggingConfig
 from lakehead.run.observe.display import display_for
 from lakehead.telemetry.emitter import Emitter
-from lakehead.telemetry.events import TableDone, TableProgress, TableStart
+from lakehead.telemetry.events import TableDone, TableStep, TableStart
 from datetime import date
 
 print("before", flush=True)
-display = display_for(Logging(), terminal=sys.stderr.isatty(), stream=sys.stderr, clock=SystemClock())
+display = display_for(LoggingConfig(), terminal=sys.stderr.isatty(), stream=sys.stderr, clock=SystemClock())
 emitter = Emitter("run", SystemClock(), RandomIds(), [display])
 with display:
     for table in ("shop.orders", "shop.items", "shop.cities"):
         emitter.emit(TableStart(mode="scd1", load_date=date(2026, 3, 1), reload=False), table)
-        emitter.emit(TableProgress(step="reading", rows=5, slice=2, slices=4), table)
+        emitter.emit(TableStep(step="reading", rows=5, slice=2, slices=4), table)
     os.write(2, b"26/03/01 ERROR Executor: lost\\n\\tat java.lang.Thread.run\\n")
     print("printed", end=" "); print("in parts")
     warnings.warn("something is old")
@@ -258,9 +258,9 @@ def test_what_others_print_on_the_terminal_stands_whole_above_the_bars() -> None
         assert process.stdin is not None
 
         def settled(lines: list[str]) -> bool:
-            said = "\n".join(lines)
+            shown = "\n".join(lines)
             words = ("of a child", "shop.items  done", "in parts", "something is old", "Thread.run")
-            return all(word in said for word in words) and lines[-1].startswith("3 tables: 1 done, 2 running")
+            return all(word in shown for word in words) and lines[-1].startswith("3 tables: 1 done, 2 running")
 
         read(terminal, seen, settled)
         during = seen.lines
@@ -299,10 +299,10 @@ def test_only_what_goes_to_the_terminal_is_overheard(tmp_path: Path) -> None:
 FLOOD = """
 import os, sys, threading
 from lakehead.clock import SystemClock
-from lakehead.run.config.runtime import Logging
+from lakehead.run.config.runtime_config import LoggingConfig
 from lakehead.run.observe.display import display_for
 
-with display_for(Logging(), terminal=True, stream=sys.stderr, clock=SystemClock()):
+with display_for(LoggingConfig(), terminal=True, stream=sys.stderr, clock=SystemClock()):
     many = [
         threading.Thread(target=lambda: [os.write(2, b"x" * 60 + b"\\n") for _ in range(1000)]) for _ in range(4)
     ]
@@ -319,6 +319,29 @@ def test_more_than_a_pipe_holds_is_shown_to_the_last_line() -> None:
         assert process.wait(60) == 0
 
     assert seen.lines == ["x" * 60] * 4000 + ["after"]
+
+
+NO_COLOUR = """
+import os, sys
+from lakehead.clock import SystemClock
+from lakehead.run.config.runtime_config import LoggingConfig
+from lakehead.run.observe.display import display_for
+
+with display_for(LoggingConfig(), terminal=True, stream=sys.stderr, clock=SystemClock()):
+    os.write(2, b"\\033[" + b"9" * 5000 + b"mno colour\\nnext\\n")
+os.write(2, b"after\\n")
+"""
+
+
+def test_a_line_whose_colours_cannot_be_read_is_shown_without_them() -> None:
+    seen = Terminal(100)
+    with on_a_terminal(NO_COLOUR) as (process, terminal):
+        read(terminal, seen, lambda lines: bool(lines) and lines[-1] == "after")
+        assert process.wait(60) == 0
+
+    shown = "".join(seen.lines)
+    assert shown.endswith("mno colournextafter")
+    assert "Traceback" not in shown
 
 
 LOADED = """

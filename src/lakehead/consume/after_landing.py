@@ -1,0 +1,134 @@
+"""What is done with objects that have landed: they are deleted, or moved to another folder.
+
+The order is: the landing is settled, the object is deleted or moved, its message is acknowledged. After a crash in
+between, the message comes again, its unit is found to have landed, and the action is done again if it is still to be
+done. Units have the ETag in their ids, so it is known which content has landed, and an object that has another one by
+now is left alone. It is looked up right before the action; stores cannot delete on a condition, so a content that
+replaces the landed one within those milliseconds is lost.
+"""
+
+import asyncio
+import errno
+import logging
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import obstore
+
+from lakehead.consume.object_clients import ObjectClients
+from lakehead.consume.objects import ObjectRef
+from lakehead.consume.ports import ActionReport
+from lakehead.consume.uris import ObjectAddress, normalise_prefix, parse_uri, split_uri
+from lakehead.consume.web_urls import InvalidUri
+from lakehead.errors import LakeheadError
+from lakehead.state.model import ShardState
+from lakehead.state.state import State
+from lakehead.storage.obstore_errors import ObstoreErrors
+
+LOG = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""Objects that are deleted or moved concurrently."""
+
+
+class AfterLanding:
+    """Deletes or moves the objects of one pipeline's landed units. What fails is logged, and left as it is."""
+
+    def __init__(
+        self, action: Literal["delete", "move"], state: State, clients: ObjectClients, move_to: str = ""
+    ) -> None:
+        """`move_to` is the folder that objects are moved to, each under its whole key."""
+        self._action = action
+        self._state = state
+        self._clients = clients
+        self._target = split_uri(_folder(move_to)) if action == "move" else None
+
+    async def act(self, table: str, units: Collection[str]) -> ActionReport:
+        """Delete or move the objects of those units of a table, named by its uuid, that have landed.
+
+        Objects of units that were given up are left alone, and so are those that changed or are gone.
+        """
+        shards = await asyncio.to_thread(self._state.shards.read, table, units)
+        landed = [each.unit for each in shards if each.state is ShardState.COMPLETED and each.snapshot is not None]
+        limit = asyncio.Semaphore(AT_ONCE)
+        outcomes = await asyncio.gather(*(self._act_on(unit, limit) for unit in landed))
+        return ActionReport(done=outcomes.count(True), failed=outcomes.count(False))
+
+    async def _act_on(self, unit: str, limit: asyncio.Semaphore) -> bool | None:
+        """Return whether an object was deleted or moved; None if there was nothing to do."""
+        with suppress(InvalidUri):  # content that came in its message
+            ref = parse_uri(unit)
+            if ref.etag is None:
+                return None
+            async with limit:
+                try:
+                    return await self._change(ref)
+                except (LakeheadError, OSError) as error:
+                    LOG.warning("%s has landed, and its %s failed: %s", ref.uri, self._action, error)
+                    return False
+        return None
+
+    async def _change(self, ref: ObjectRef) -> bool | None:
+        if not await self._is_unchanged(ref):
+            return None
+        place = split_uri(ref.uri)
+        if self._target is not None:
+            if place.scheme == "file" == self._target.scheme:
+                await asyncio.to_thread(_move_file, place, self._target)
+                return True
+            await self._copy(place, self._target)
+            if not await self._is_unchanged(ref):  # then another content may have been copied
+                return None
+        await self._delete(place)
+        return True
+
+    async def _is_unchanged(self, ref: ObjectRef) -> bool:
+        head = await self._clients.head(ref.uri)
+        return head is not None and head.etag == ref.etag
+
+    async def _delete(self, place: ObjectAddress) -> None:
+        if place.scheme == "file":
+            await asyncio.to_thread(Path(f"/{place.key}").unlink, missing_ok=True)
+            return
+        with _errors(place).translated():
+            await obstore.delete_async(self._clients.of(place.scheme, place.bucket), place.key)
+
+    async def _copy(self, place: ObjectAddress, target: ObjectAddress) -> None:
+        """Copy an object: by the store itself within a bucket, else through this process, some MiB at a time."""
+        if "file" in (place.scheme, target.scheme):
+            raise OSError("a file can only be moved to a folder of this machine, and an object only to a bucket")
+        source, key = self._clients.of(place.scheme, place.bucket), f"{target.key}{place.key}"
+        with _errors(place).translated():
+            if place[:2] == target[:2]:
+                await obstore.copy_async(source, place.key, key)
+                return
+            found = await obstore.get_async(source, place.key)
+            with _errors(target).translated():
+                await obstore.put_async(self._clients.of(target.scheme, target.bucket), key, found.stream())
+
+
+def _folder(url: str) -> str:
+    folder = normalise_prefix(url)
+    return folder if folder.endswith("/") else f"{folder}/"
+
+
+def _errors(place: ObjectAddress) -> ObstoreErrors:
+    return ObstoreErrors(f"{place.scheme}://{place.bucket}")
+
+
+def _move_file(place: ObjectAddress, target: ObjectAddress) -> None:
+    """Move a file, also to another disk. Readers of the target see it whole or not at all."""
+    source, end = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
+    end.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.replace(end)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        partial = end.with_name(f".{end.name}.part")
+        shutil.copy2(source, partial)
+        partial.replace(end)
+        source.unlink()

@@ -1,0 +1,1 @@
+"""Objects of a bucket decoded to Arrow, exactly or not at all. Runs in Spark's tasks."""

@@ -1,0 +1,56 @@
+"""The Prometheus metrics of pipelines."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lakehead.consume.coordinator import QueueCoordinator
+
+PREFIX = "lakehead_consume_"
+
+COUNTERS = {
+    "received": "Messages received, each delivery counted.",
+    "duplicates": "Units that had landed, or were given up, when a message announced them.",
+    "busy": "Units that another pipeline was working on.",
+    "ignored": "Records of messages that announce nothing to land.",
+    "filtered": "Objects that no route takes.",
+    "landed": "Units that landed.",
+    "landings": "Snapshots published.",
+    "rows": "Rows landed.",
+    "bytes": "Bytes of the objects that landed.",
+    "rescued": "Rows that have something in _rescued.",
+    "failed": "Tries of units that failed.",
+    "dead_letters": "Units and messages that became dead letters.",
+    "acknowledged": "Messages acknowledged.",
+    "unacknowledged": "Acknowledgements that the queue refused.",
+    "lost": "Messages that could not be kept invisible.",
+    "taken_over": "Units of another pipeline that had shown no sign of life.",
+    "removed": "Objects deleted or moved after landing.",
+    "not_removed": "Objects that could not be deleted or moved after landing.",
+    "pruned": "Units forgotten after the deduplication window.",
+}
+GAUGES = {
+    "held_messages": "Messages that are held.",
+    "lag_seconds": "The age of the oldest message that is held, if the queue tells it.",
+}
+
+
+class ConsumeMetrics(Collector):
+    """Exports the counts of the pipelines of a process."""
+
+    def __init__(self, pipelines: Mapping[str, QueueCoordinator]) -> None:
+        self._pipelines = pipelines
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its current value, for each pipeline."""
+        for name, description in COUNTERS.items():
+            counter = CounterMetricFamily(PREFIX + name, description, labels=["pipeline"])
+            for pipeline, coordinator in self._pipelines.items():
+                counter.add_metric([pipeline], getattr(coordinator.counts, name))
+            yield counter
+        for name, description in GAUGES.items():
+            gauge = GaugeMetricFamily(PREFIX + name, description, labels=["pipeline"])
+            for pipeline, coordinator in self._pipelines.items():
+                gauge.add_metric([pipeline], getattr(coordinator, name) or 0)
+            yield gauge

@@ -1,0 +1,242 @@
+"""What follows when units have landed or failed: acknowledgements, retries and dead letters."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import ceil
+
+from lakehead.consume.counts import ConsumeCounts
+from lakehead.consume.local_state import HeldMessage, QueueLocalState, UnitKey, Work
+from lakehead.consume.patience import Patience
+from lakehead.consume.ports import Actions, DeadLetterBox, Failure, LandingReport
+from lakehead.consume.queue import Message, Queue
+from lakehead.consume.settings import PipelineSettings
+from lakehead.consume.shared_state import SharedState
+from lakehead.consume.tables import TableIds
+from lakehead.consume.visibility import VisibilityTask
+from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
+from lakehead.state.model import FileOutcome, FileState
+
+LOG = logging.getLogger(__name__)
+
+ACKED_AFTER_ACTIONS = 1_000
+"""Messages that are acknowledged together if their objects are deleted or moved first: that takes its time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Settling:
+    """Settles units and messages of one pipeline. A message is acknowledged when all of its units are settled."""
+
+    settings: PipelineSettings
+    queue: Queue
+    local: QueueLocalState
+    shared: SharedState
+    tables: TableIds
+    visibility: VisibilityTask
+    dead_letters: DeadLetterBox
+    patience: Patience
+    counts: ConsumeCounts
+    after_landing: Actions | None = None
+    retry_at: float = 0.0
+    """When the last of the messages that were not acknowledged comes again at the latest, by the monotonic clock."""
+
+    interrupted: list[UnitKey] = field(default_factory=list)
+    """Units whose try was cut short by the end of the pipeline: it does not count."""
+
+    async def settle(self, table: str, works: Sequence[Work], report: LandingReport, tries: Mapping[str, int]) -> None:
+        """Settle the units of a landing: landed, failed, or no longer ours. `tries` counts the one that was made."""
+        uuid = await self.tables.uuid(table)
+        self._count(report)
+        await self._settle_landed(uuid, works, report, tries)
+        if failed := [(work, report.failed[work.key]) for work in works if work.key in report.failed]:
+            await self._settle_failed(uuid, failed, tries)
+        neither = [work.key for work in works if work.key not in report.landed and work.key not in report.failed]
+        if neither:
+            settled = await self.patience.answer(lambda: self.shared.settled(uuid, [key.unit for key in neither]))
+            self.local.complete(key for key in neither if key.unit in settled)
+            self.local.abandon(key for key in neither if key.unit not in settled)
+
+    async def give_up(self, work: Work, reason: str, tries: int) -> None:
+        """Make a unit a dead letter; its message is acknowledged after that."""
+        uuid = await self.tables.uuid(work.key.table)
+        if await self.patience.answer(lambda: self.dead_letters.give_up(work, uuid, reason, tries)):
+            self.counts.dead_letters += 1
+            await self._record(uuid, [_failed(work, FileState.DEAD_LETTER, reason, tries)])
+            self.local.complete([work.key])
+        else:
+            self.local.abandon([work.key])  # another pipeline has taken it
+
+    async def give_up_message(self, message: Message, reason: str) -> None:
+        """Make a message that was not understood a dead letter."""
+        await self.patience.answer(lambda: self.dead_letters.give_up_message(message, reason))
+        self.counts.dead_letters += 1
+        self.local.add(message, ())  # there is nothing to wait for: it is acknowledged
+
+    async def acknowledge(self) -> None:
+        """Acknowledge the messages all of whose units are settled, and let the others come again."""
+        settled = self.local.settled()
+        self.visibility.stop(each.message for each in settled)
+        done = [each for each in settled if each.acknowledge]
+        size = len(done) if self.after_landing is None else ACKED_AFTER_ACTIONS
+        for start in range(0, len(done), size or 1):
+            some = done[start : start + size]
+            await self._act(key for each in some for key in each.units)
+            await self._begin_windows(await self._acknowledge(some))
+        again = [each for each in settled if not each.acknowledge]
+        await self._deliver_later(again)
+        for each in again:
+            self.expect_again(each.retry_after)
+
+    def expect_again(self, after: timedelta | None = None) -> None:
+        """A message comes again after a pause; None: when its visibility ends."""
+        seconds = (self.settings.visibility if after is None else after).total_seconds()
+        self.retry_at = max(self.retry_at, self.patience.clock.monotonic() + seconds)
+
+    async def give_back(self, *, within: float) -> None:
+        """Make what was received and not landed visible at once. Nothing is lost if that fails, or takes too long.
+
+        Units come first: who receives their messages then can take them. Each of the two may take `within` seconds.
+        """
+        await _at_most(within, self._give_back_units())
+        await _at_most(within, self._give_back_messages())
+
+    async def _give_back_units(self) -> None:
+        for _, uuid, units in self.tables.group(self.interrupted):
+            with suppress(LakeheadError):
+                await self.shared.take_back_try(uuid, units)
+        for _, uuid, units in self.tables.group(dict.fromkeys([*self.local.units, *self.interrupted])):
+            with suppress(LakeheadError):
+                await self.shared.release(uuid, units)
+
+    async def _give_back_messages(self) -> None:
+        with suppress(LakeheadError):
+            await self.acknowledge()
+        messages = self.visibility.messages  # also those whose units are not known yet
+        self.local.lose(messages)
+        self.visibility.stop(messages)
+        with suppress(LakeheadError):
+            if messages:
+                await self.queue.extend(messages, timedelta(0))
+
+    async def _settle_failed(self, uuid: str, failed: Sequence[tuple[Work, Failure]], tries: Mapping[str, int]) -> None:
+        """Let units that failed come again; those that have failed for good become dead letters."""
+        self.counts.failed += len(failed)
+        if temporary := [work.key.unit for work, failure in failed if failure.temporary]:
+            await self.patience.answer(lambda: self.shared.take_back_try(uuid, temporary))
+        again: list[FileOutcome] = []
+        for work, failure in failed:
+            tried = tries[work.key.unit]
+            if tried >= self.settings.max_tries and not failure.temporary:
+                await self.give_up(work, failure.reason, tried)
+            else:
+                again.append(_failed(work, FileState.FAILED, failure.reason, tried))
+        if not again:
+            return
+        counts = Counter(each.error for each in again)
+        for each in {each.error: each for each in reversed(again)}.values():
+            more = f" and {counts[each.error] - 1} more" if counts[each.error] > 1 else ""
+            LOG.warning("Pipeline %s: %s%s: %s", self.settings.name, each.unit, more, each.error)
+        await self._record(uuid, again)
+        await self.patience.answer(lambda: self.shared.release(uuid, [each.unit for each in again]))
+        units = {work.key.unit: work.key for work, _ in failed}
+        for each in again:
+            self.local.abandon([units[each.unit]], retry_after=self.settings.delay_after(each.tries))
+
+    async def _acknowledge(self, done: Sequence[HeldMessage]) -> list[UnitKey]:
+        """Acknowledge messages. Returns the units of those for which that succeeded."""
+        try:
+            failed = {message.id for message in await self.queue.acknowledge([each.message for each in done])}
+        except (Unavailable, OutcomeUnknown) as error:
+            LOG.warning("Pipeline %s: %d messages were not acknowledged: %s", self.settings.name, len(done), error)
+            failed = {each.message.id for each in done}
+        if failed:
+            self.expect_again()
+        self.counts.unacknowledged += len(failed)
+        self.counts.acknowledged += len(done) - len(failed)
+        return sorted({key for each in done if each.message.id not in failed for key in each.units})
+
+    async def _act(self, settled: Iterable[UnitKey]) -> None:
+        """Delete or move what has landed. A message is acknowledged afterwards, so that a crash loses no action."""
+        if self.after_landing is None:
+            return
+        for _, uuid, units in self.tables.group(settled):
+            with suppress(Unavailable, OutcomeUnknown):  # then the objects stay where they are
+                report = await self.after_landing.act(uuid, units)
+                self.counts.removed += report.done
+                self.counts.not_removed += report.failed
+
+    async def _begin_windows(self, acknowledged: Iterable[UnitKey]) -> None:
+        """Begin the deduplication window of units; not for a queue that announces them as long as they exist."""
+        if not self.queue.forgets:
+            return
+        for _, uuid, units in self.tables.group(acknowledged):
+            with suppress(Unavailable, OutcomeUnknown):  # then they are remembered for longer than they need be
+                await self.shared.acknowledge(uuid, units)
+
+    async def _deliver_later(self, messages: Iterable[HeldMessage]) -> None:
+        delays: dict[timedelta | None, list[Message]] = {}
+        for each in messages:
+            delays.setdefault(each.retry_after, []).append(each.message)
+        longest = max(self.settings.visibility, self.settings.last_visibility)
+        for delay, theirs in delays.items():
+            comes_after = longest  # if it is not extended, it comes when its visibility ends
+            if delay is not None:
+                with suppress(Unavailable, OutcomeUnknown):
+                    await self.queue.extend(theirs, delay)
+                    comes_after = delay
+            seconds = ceil(comes_after.total_seconds())  # a queue may round up
+            self.retry_at = max(self.retry_at, self.patience.clock.monotonic() + seconds)
+
+    async def _settle_landed(
+        self, uuid: str, works: Sequence[Work], report: LandingReport, tries: Mapping[str, int]
+    ) -> None:
+        """Complete what has landed, write it to the history, and close the dead letters of it that there are."""
+        self.local.complete(report.landed)
+        if not report.landed:
+            return
+        landed = [(work.key.unit, report.landed[work.key]) for work in works if work.key in report.landed]
+        await self._record(
+            uuid,
+            [
+                FileOutcome(
+                    unit=unit,
+                    state=FileState.LANDED,
+                    rows=read.rows,
+                    bytes=read.bytes,
+                    rescued_rows=read.rescued,
+                    tries=tries[unit],
+                    snapshot=report.snapshot,
+                )
+                for unit, read in landed
+            ],
+        )
+        with suppress(Unavailable, OutcomeUnknown):  # the command that lists dead letters sees that they have landed
+            await self.dead_letters.close_landed(uuid, [unit for unit, _ in landed])
+
+    async def _record(self, table: str, outcomes: Sequence[FileOutcome]) -> None:
+        """Write to the history of files, which is only for people."""
+        with suppress(Unavailable, OutcomeUnknown):
+            await self.shared.record(table, outcomes)
+
+    def _count(self, report: LandingReport) -> None:
+        counts = self.counts
+        counts.landings += bool(report.landed)
+        counts.landed += len(report.landed)
+        for unit in report.landed.values():
+            counts.rows += unit.rows
+            counts.bytes += unit.bytes
+            counts.rescued += unit.rescued
+
+
+def _failed(work: Work, state: FileState, reason: str, tries: int) -> FileOutcome:
+    return FileOutcome(unit=work.key.unit, state=state, bytes=work.size, tries=tries, error=reason)
+
+
+async def _at_most(seconds: float, work: Coroutine[None, None, None]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work

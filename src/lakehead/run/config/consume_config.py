@@ -1,0 +1,196 @@
+"""The configuration of pipelines that consume queues."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from lakehead.consume.decode.rows import FormatName, SchemaMode
+from lakehead.consume.objects import MessageFormat
+from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, TextOrSecret, invalid
+
+Count = Annotated[StrictInt, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
+
+COLUMN_TYPE = (
+    r"^(boolean|int|long|float|double|string|binary|date|time|timestamp|timestamptz|uuid"
+    r"|decimal\(\s*([1-9]|[12][0-9]|3[0-8])\s*,\s*[0-9]{1,2}\s*\))$"
+)
+
+
+class SqsQueueConfig(ConfigModel):
+    """An SQS queue. Its credentials come from the environment, as for the AWS tools. Needs `lakehead[sqs]`."""
+
+    type: Literal["sqs"] = Field(description="The type of the queue: sqs.")
+    queue: NonEmptyText = Field(description="The URL of the queue, or its name in the account of the credentials.")
+    region: NonEmptyText | None = Field(None, description="The region. Default: that of the URL, or the environment's.")
+    endpoint: NonEmptyText | None = Field(
+        None, description="The address of a server other than AWS's own, such as http://127.0.0.1:4566. Default: none."
+    )
+
+
+class ManifestQueueConfig(ConfigModel):
+    """The queue of an `Ingestor`, in object storage."""
+
+    type: Literal["manifest"] = Field(description="The type of the queue: manifest.")
+    store: NonEmptyText = Field(
+        description="The URL of the store that the ingestors write to, such as s3://bucket/prefix."
+    )
+    manifest_path: NonEmptyText | None = Field(
+        None, description="The manifest's path, as the ingestors have it. Default: theirs."
+    )
+    data_path_prefix: NonEmptyText | None = Field(
+        None, description="The prefix of the batches, as the ingestors have it. Default: theirs."
+    )
+
+
+class FolderQueueConfig(ConfigModel):
+    """A folder or prefix that is watched: each file that appears in it is landed."""
+
+    type: Literal["folder"] = Field(description="The type of the queue: folder.")
+    url: NonEmptyText = Field(description="The folder: a path, or a URL such as s3://bucket/prefix.")
+    rest_seconds: Seconds = Field(2.0, description="How long a file must not have changed before it is read.")
+    scan_seconds: Seconds = Field(1.0, description="Seconds between two listings.")
+
+
+class FilesQueueConfig(ConfigModel):
+    """A fixed list of files. The pipeline ends when they have landed."""
+
+    type: Literal["files"] = Field(description="The type of the queue: files.")
+    uris: tuple[NonEmptyText, ...] = Field(description="The URIs of the files, or paths.")
+
+
+QueueConfig = Annotated[
+    SqsQueueConfig | ManifestQueueConfig | FolderQueueConfig | FilesQueueConfig, Field(discriminator="type")
+]
+
+
+class ColumnConfig(ConfigModel):
+    """A column of a table."""
+
+    name: NonEmptyText = Field(description="The name.")
+    type: Annotated[str, Field(pattern=COLUMN_TYPE)] = Field(
+        description="boolean, int, long, float, double, decimal(p,s), string, binary, date, time, timestamp, "
+        "timestamptz or uuid."
+    )
+
+
+class CsvConfig(ConfigModel):
+    """How CSV is written."""
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="What separates fields.")
+    quote: Annotated[str, Field(min_length=1, max_length=1)] = Field('"', description="What encloses fields.")
+    header: StrictBool = Field(default=True, description="Whether the first row has the names of the columns.")
+    null_text: str = Field("", description="What stands for NULL, unless it is quoted.")
+
+
+class TableRouteConfig(ConfigModel):
+    """The objects that land in one table, and how they are read."""
+
+    table: Annotated[str, Field(pattern=TABLE_NAME)] = Field(description="The table: namespace.table.")
+    prefixes: tuple[NonEmptyText, ...] = Field(
+        (), description="Beginnings of URIs; end one with a slash for a folder. Default: any."
+    )
+    include: tuple[NonEmptyText, ...] = Field(
+        (), description="Globs of which one must match, such as *.json or in/**/*.csv. Default: any."
+    )
+    exclude: tuple[NonEmptyText, ...] = Field((), description="Globs of which none may match. Default: none.")
+    format: FormatName = Field(description="What objects hold: ndjson, csv, parquet or key_value.")
+    csv: CsvConfig = Field(CsvConfig(), description="How CSV objects are written.")
+    value: Literal["raw", "json"] = Field(
+        "raw", description="For key_value: whether values are bytes (raw) or JSON objects that become columns (json)."
+    )
+    schema_mode: SchemaMode = Field(
+        SchemaMode.ADD_COLUMNS,
+        description="What happens to new columns. add_columns: they are added to the table. rescue: their values go to "
+        "_rescued. fail: the object is refused. Values that do not fit their column go to _rescued, or the object is "
+        "refused with fail.",
+    )
+    bad_rows: Literal["fail", "rescue"] = Field(
+        "fail",
+        description="What happens to a row that cannot be parsed. fail: its object is refused. rescue: it goes to "
+        "_rescued as text.",
+    )
+    columns: tuple[ColumnConfig, ...] = Field(
+        (), description="The table's columns. Default: those of its first objects."
+    )
+    properties: Mapping[str, TextOrSecret] = Field(
+        {}, description="Iceberg's properties of the table, when it is created. Default: none."
+    )
+
+    @model_validator(mode="after")
+    def _namespaced(self) -> "TableRouteConfig":
+        if "." not in self.table:
+            raise invalid("table must have a namespace: namespace.table.")
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names) or any(re.match("^_(uri|row|landed_at|rescued)$", name) for name in names):
+            raise invalid("columns must have different names, and none of _uri, _row, _landed_at and _rescued.")
+        return self
+
+
+class ConsumeConfig(ConfigModel):
+    """A pipeline that lands what a queue announces."""
+
+    queue: QueueConfig = Field(description="The queue.")
+    messages: MessageFormat | None = Field(
+        None,
+        description="How messages name objects: auto, raw_uri, s3, gcs, location or inline. Default: location for a "
+        "manifest queue, raw_uri for a folder or files, else auto.",
+    )
+    tables: tuple[TableRouteConfig, ...] = Field(
+        json_schema_extra={"minItems": 1},
+        description="Which objects land in which table. The first entry that takes an object wins; objects that none "
+        "takes are counted and not landed.",
+    )
+    sink: NonEmptyText | None = Field(None, description="The Iceberg sink. Default: the only one.")
+    identity: Literal["uri", "uri_and_version", "uri_and_etag"] = Field(
+        "uri",
+        description="What makes an object another one: its URI, so that one that is overwritten counts as landed, or "
+        "its URI together with its version id or its ETag.",
+    )
+    after_landing: Literal["keep", "delete", "move"] = Field(
+        "keep",
+        description="What becomes of an object that has landed, before its message is acknowledged. keep: nothing. "
+        "delete: it is deleted. move: it is moved to move_to. An object that has changed since is left alone; "
+        "identity is uri_and_etag with both.",
+    )
+    move_to: NonEmptyText | None = Field(
+        None,
+        description="The folder that landed objects are moved to, each under its whole key. No table may take objects "
+        "from it. Needed by after_landing move.",
+    )
+    commit_timeout_seconds: Seconds = Field(10.0, description="How long an object waits at most for its landing.")
+    max_messages: Count = Field(10_000, description="Objects in one landing, at most.")
+    max_bytes: Count = Field(2**30, description="Bytes of one landing, at most, as far as messages tell them.")
+    max_tries: Annotated[StrictInt, Field(ge=3)] = Field(
+        5, description="After so many tries an object that cannot be landed becomes a dead letter."
+    )
+    retry_delay_seconds: Seconds = Field(
+        5.0, description="The pause before a failed object is tried again; doubled with each try, up to 5 minutes."
+    )
+    visibility_seconds: Seconds = Field(
+        60.0, description="How long a received message stays invisible to others; extended while it is worked on."
+    )
+    deduplication_window_duration_secs: Count = Field(
+        7 * 24 * 3600,
+        description="Seconds for which a landed object is remembered after its message was acknowledged. It must be "
+        "longer than the queue keeps messages.",
+    )
+    deduplication_window_max_messages: Count = Field(
+        1_000_000, description="Landed objects that are remembered, at most; the oldest are forgotten first."
+    )
+    deduplication_cleanup_interval_secs: Count = Field(
+        60, description="Seconds between two clean-ups of what is remembered, over all pipelines of a table."
+    )
+
+    @model_validator(mode="after")
+    def _actions_are_possible(self) -> "ConsumeConfig":
+        if (self.move_to is not None) != (self.after_landing == "move"):
+            raise invalid("after_landing move and move_to need each other.")
+        if self.after_landing != "keep":
+            if self.queue.type == "manifest" or self.messages is MessageFormat.INLINE:
+                raise invalid("after_landing must be keep: the queue removes its batches itself.")
+            if self.identity == "uri_and_version":
+                raise invalid("after_landing must be keep with identity uri_and_version. Use uri_and_etag.")
+        return self

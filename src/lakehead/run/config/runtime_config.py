@@ -1,0 +1,225 @@
+"""The configuration of a run: roots, parallelism, staging, state, slicing, logging and metadata."""
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
+
+from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy, SlicingPolicy
+from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, TextOrSecret, invalid
+from lakehead.run.config.connections import UNSAFE_URL, contains_password
+from lakehead.run.observe.outputs import SINKS, local_path
+
+STATE_URLS = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
+STORE_URLS = "file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+
+Count = Annotated[StrictInt, Field(ge=1)]
+
+
+def _checked_url(url: str, schemes: tuple[str, ...], forms: str) -> str:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in schemes or "://" not in url:
+        raise invalid(f"must be {forms}.")
+    if contains_password(url):
+        raise invalid(UNSAFE_URL)
+    return url
+
+
+class StagingConfig(ConfigModel):
+    """Clean-up of the staging directories of file sinks."""
+
+    enabled: StrictBool = Field(
+        default=True, description="Whether expired directories are removed at the end of a run."
+    )
+    ttl_hours: Count = Field(
+        72, description="Hours after which a landed directory is removed. Directories that have not landed are kept."
+    )
+
+
+class StateConfig(ConfigModel):
+    """The database that stores the progress of every table."""
+
+    url: NonEmptyText = Field(
+        "sqlite:///lakehead-state.sqlite",
+        description=f"The URL of the state, without a password: {STATE_URLS}. Use mysql for SingleStore.",
+    )
+    password: SecretField | None = Field(
+        None, description="The password of the user. Default: the variable LAKEHEAD_STATE_PASSWORD, if set."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, url: str) -> str:
+        return _checked_url(url, ("sqlite", "postgresql", "mysql"), STATE_URLS)
+
+
+class LedgerConfig(ConfigModel):
+    """The permanent record of landings, from which a lost state is rebuilt."""
+
+    url: NonEmptyText | None = Field(
+        None,
+        description=f"The URL of the ledger: {STORE_URLS}. Its credentials come from the environment. Default: the "
+        "folder ledger in spark.lakehouse; required without an embedded catalog.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, url: str | None) -> str | None:
+        if url is not None and contains_password(url):
+            raise invalid("must not contain credentials. Set them in the environment, as for the cloud's own tools.")
+        return None if url is None else _checked_url(url, ("file", "s3", "gs", "az"), STORE_URLS)
+
+
+class SlicingConfig(ConfigModel):
+    """How the new rows of an incremental table are split into slices. Each slice is read and landed separately."""
+
+    enabled: StrictBool = Field(default=True, description="Whether to split at all.")
+    by: Literal["rows", "duration", "even"] = Field(
+        "rows",
+        description="What slices have in common. rows: about the same number of rows, counted in the source; if it "
+        "cannot count, slice_seconds is used, or else one slice. duration: the same time span; columns without time "
+        "are split evenly. even: the same range of values.",
+    )
+    target_rows: Count = Field(
+        5_000_000, description="The target number of rows in a slice. A window with fewer rows is not split."
+    )
+    slice_seconds: Count | None = Field(
+        None, description="The time span of a slice in seconds; at least a day for dates. Default: none."
+    )
+    max_partitions: Annotated[StrictInt, Field(ge=1, le=MOST_SLICES)] = Field(
+        64, description="The maximum number of slices in a plan; overrides the other limits."
+    )
+    probe: StrictBool = Field(default=True, description="Whether rows may be counted in the source (row-count probes).")
+    max_probes: Annotated[StrictInt, Field(ge=1, le=MOST_PROBES)] = Field(
+        32, description="The maximum number of probes per plan, besides the one of the whole window."
+    )
+
+    @field_validator("slice_seconds")
+    @classmethod
+    def _slice_seconds(cls, seconds: int | None, info: ValidationInfo) -> int | None:
+        if seconds is None and info.data.get("by") == "duration":
+            raise invalid('is missing: with "by": "duration" it is the time span of a slice.')
+        return seconds
+
+    def policy(self) -> SlicingPolicy:
+        """Convert to the settings of the planner."""
+        return SlicingPolicy(**self.model_dump() | {"by": SliceBy(self.by)})
+
+
+class LoggingConfig(ConfigModel):
+    """The structured log of a run."""
+
+    sink: NonEmptyText | None = Field(
+        None,
+        description="A local file that JSON lines are appended to, or a folder that gets one file per run: a path or a "
+        "file: URL. A folder already exists or ends with a slash. Default: none.",
+    )
+    as_json: StrictBool | None = Field(
+        None, alias="json", description="Whether events are printed as JSON lines. Default: yes, except on a terminal."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The lowest level that is logged.")
+
+    @field_validator("sink")
+    @classmethod
+    def _sink(cls, sink: str | None) -> str | None:
+        if sink is not None and local_path(sink) is None:
+            raise invalid(f"must be {SINKS}: the log is a local file.")
+        return sink
+
+
+class MetadataGatewayConfig(ConfigModel):
+    """Run records for a metadata platform."""
+
+    ingestion_metrics: StrictBool = Field(default=False, description="Whether ingestion_volume records are emitted.")
+    ingestion_runtime: StrictBool = Field(default=False, description="Whether ingestion_runtime records are emitted.")
+
+
+class NotificationsConfig(ConfigModel):
+    """Notifications about a run."""
+
+    webhook: TextOrSecret | None = Field(
+        None, repr=False, description="The URL to post to, as text or as a reference to a secret."
+    )
+    interval_seconds: Count = Field(900, description="Seconds between two notifications.")
+
+
+class GuardrailsConfig(ConfigModel):
+    """Limits of decimal columns."""
+
+    max_precision: Annotated[StrictInt, Field(ge=1, le=38)] = Field(
+        38, description="The maximum precision of a decimal; tables beyond it are refused."
+    )
+    max_scale: Annotated[StrictInt, Field(ge=0, le=38)] = Field(
+        38, description="The maximum scale of a decimal; tables beyond it are refused."
+    )
+
+
+class SchemaPolicyConfig(ConfigModel):
+    """How changed columns of a source are handled (schema drift)."""
+
+    require_snapshot: StrictBool = Field(
+        default=False, description="Whether to refuse a table without a metadata snapshot."
+    )
+    allow_missing_columns: StrictBool = Field(
+        default=False, description="Whether a column that the source no longer has is filled with NULL."
+    )
+    allow_new_columns: StrictBool = Field(default=True, description="Whether a new column is added to the target.")
+
+
+class MetadataConfig(ConfigModel):
+    """Catalog metadata of the sources, kept between runs."""
+
+    enabled: StrictBool = Field(default=False, description="Whether metadata is collected before tables run.")
+    cache_path: NonEmptyText = Field("metadata", description="The folder of the metadata cache.")
+    ttl_hours: Count = Field(24, description="Hours after which metadata is collected again.")
+    guardrails: GuardrailsConfig = Field(GuardrailsConfig(), description="Limits beyond which a table is refused.")
+    schema_policy: SchemaPolicyConfig = Field(SchemaPolicyConfig(), description="How schema drift is handled.")
+
+
+class RuntimeConfig(ConfigModel):
+    """Settings of the whole run."""
+
+    pipeline: NonEmptyText = Field(
+        "lakehead", description="The name of this set of tables in commit tokens and events. Never change it."
+    )
+    raw_root: NonEmptyText = Field(
+        "raw",
+        description="Where raw rows land. For an Iceberg sink a namespace (raw) or a location (s3://bucket/raw) whose "
+        "last part is the namespace; for a file sink a folder below its root. Required by tables.",
+    )
+    final_root: NonEmptyText | None = Field(
+        None, description="Where the final tables of full refreshes are; like raw_root. Required by mode full."
+    )
+    intermediate: NonEmptyText | None = Field(
+        None, description="Where mirrors (merged tables) are; like raw_root. Required by mode scd1."
+    )
+    max_parallel_tables: Annotated[StrictInt, Field(ge=1, le=1_000)] = Field(
+        4, description="The number of tables that are loaded in parallel."
+    )
+    finalize_full_refresh: StrictBool = Field(
+        default=True,
+        description="Whether a full refresh writes the final table, or ends with raw.",
+    )
+    heartbeat_seconds: Count = Field(30, description="Seconds between two progress reports.")
+    verify_staged_after_hours: Count = Field(
+        3,
+        description="Hours after which staged files of an Iceberg table are verified before they are published, "
+        "because another tool may have removed them as orphans. Missing files are written again.",
+    )
+    staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
+    state: StateConfig = Field(StateConfig(), description="The state database.")
+    ledger: LedgerConfig = Field(LedgerConfig(), description="The permanent record of landings.")
+    scd1_slicing: SlicingConfig = Field(
+        SlicingConfig(), description="How the new rows of an incremental table are split into slices."
+    )
+    logging: LoggingConfig = Field(LoggingConfig(), description="The structured log.")
+    metadata_gateway: MetadataGatewayConfig = Field(
+        MetadataGatewayConfig(), description="Records for a metadata platform."
+    )
+    notifications: NotificationsConfig = Field(NotificationsConfig(), description="Notifications about the run.")
+    metadata: MetadataConfig | None = Field(
+        None, description="The same as metadata at the top level; give only one of them."
+    )

@@ -1,0 +1,203 @@
+"""The configuration of one table."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
+
+from lakehead.extract.modes import MODES
+from lakehead.extract.planning.axis import Kind
+from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, invalid
+from lakehead.run.config.initial_watermark import parse_watermark
+from lakehead.run.config.partition_fields import PartitionFieldText
+from lakehead.run.config.runtime_config import Count
+from lakehead.state.model import Value
+
+MAX_DIGITS = 38
+
+NullRule = Literal["include", "exclude", "fail"]
+if TYPE_CHECKING:
+    ModeName = str
+else:
+    ModeName = Literal[tuple(MODES)]  # so that the JSON schema lists them
+
+
+def _decimal(given: object) -> tuple[int, int]:
+    found = re.fullmatch(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)", given) if isinstance(given, str) else None
+    if found is None or not (1 <= int(found[1]) <= MAX_DIGITS and int(found[2]) <= int(found[1])):
+        raise invalid("must be a decimal of at most 38 digits, such as decimal(38, 10).")
+    return int(found[1]), int(found[2])
+
+
+DecimalType = Annotated[tuple[int, int], BeforeValidator(_decimal, json_schema_input_type=str)]
+AnyValue = Annotated[Value | None, PlainValidator(lambda given: given, json_schema_input_type=str | int | float | None)]
+
+
+class ReconciliationConfig(ConfigModel):
+    """How a table is compared with its source (`recon`)."""
+
+    counts: StrictBool = Field(default=True, description="Whether to compare row counts.")
+    sums: tuple[NonEmptyText, ...] = Field((), description="Columns whose sums are compared.")
+    checksums: tuple[NonEmptyText, ...] = Field((), description="Columns whose hashes are compared.")
+    sample_keys: Annotated[StrictInt, Field(ge=0)] = Field(
+        0, description="The number of sampled keys whose rows are compared."
+    )
+    tolerated_rows: Annotated[StrictInt, Field(ge=0)] = Field(0, description="The accepted difference in rows.")
+
+
+class TableConfig(ConfigModel):
+    """One table of a source, and how it is loaded."""
+
+    schema_name: NonEmptyText | None = Field(
+        None,
+        alias="schema",
+        description="The schema of the table in the source. Default: the connection's default schema.",
+    )
+    table: NonEmptyText = Field(description="The name of the table in the source.")
+    name: Annotated[str, Field(pattern=TABLE_NAME)] | None = Field(
+        None,
+        description="The name of the table in commands, events and the sink: words of letters, digits, _ and -, "
+        "separated by dots. Default: schema.table.",
+    )
+    source: NonEmptyText | None = Field(None, description="The name of the source. Default: the only source.")
+    sink: NonEmptyText | None = Field(None, description="The name of the sink. Default: the only sink.")
+    mode: ModeName = Field(description=" ".join(f"{mode.name}: {mode.description}." for mode in MODES.values()))
+    incremental_column: NonEmptyText | None = Field(
+        None, description="A column whose value grows with every change. Required by scd1 and append."
+    )
+    incr_col_type: Kind | None = Field(
+        None,
+        description="The type of the incremental column: integer, decimal, date, timestamp (without time zone), "
+        "timestamptz or text. Default: its type in the source.",
+    )
+    initial_watermark: AnyValue = Field(
+        None,
+        description="Where the first load starts, as a value of incr_col_type, which is then required. Default: at the "
+        "lowest value.",
+    )
+    lag_seconds: Annotated[StrictInt, Field(ge=0, le=10**9)] = Field(
+        0,
+        description="How many seconds after its watermark value a row may be committed. A load ends that much before "
+        "the source's current time, and a merge starts that much before the last watermark. Not for numbers and text.",
+    )
+    late_commits: Literal["refuse", "accept"] = Field(
+        "refuse",
+        description="What to do if the source does not report all open transactions, whose rows may be missed if they "
+        "commit after the read. refuse: fail, unless there is a lag. accept: read anyway; numbers and text also while "
+        "transactions are open.",
+    )
+    max_held_back_seconds: Annotated[StrictInt, Field(ge=0, le=10**9)] = Field(
+        86_400,
+        description="How many seconds an open transaction, or a lagging standby, may hold the table back before it "
+        "fails. 0: no limit.",
+    )
+    primary_keys: tuple[NonEmptyText, ...] = Field(
+        (), description="The columns of the primary key. Required by scd1. Default: none."
+    )
+    tiebreak_columns: tuple[NonEmptyText, ...] = Field(
+        (),
+        description="Which of two rows with the same key and watermark is newer: the one with the larger value in the "
+        "first of these columns, then in the second. Default: none.",
+    )
+    source_filter: NonEmptyText | None = Field(
+        None, description="A boolean SQL expression over the table's columns. Only rows for which it is true are read."
+    )
+    as_text: tuple[NonEmptyText, ...] = Field(
+        (), description="Columns that are read as text, because their type has no exact counterpart."
+    )
+    as_decimal: Mapping[str, DecimalType] = Field(
+        {}, description="For unbounded numeric columns: the decimal(precision, scale) that every value must fit."
+    )
+    null_watermarks: NullRule = Field(
+        "fail",
+        description="Rows with a NULL watermark: include them in every load (not with append), exclude them, or fail. "
+        "They are counted.",
+    )
+    null_keys: NullRule = Field(
+        "fail",
+        description="Rows with a NULL in their key: include them, exclude them from the mirror or final table (not "
+        "with append), or fail. They are counted.",
+    )
+    partition_by: tuple[PartitionFieldText, ...] = Field(
+        (),
+        description="The partitioning of the mirror or final table: columns, or years, months, days, hours(column), "
+        "bucket(n, column), truncate(n, column). Raw is partitioned by load date. Default: none.",
+    )
+    merge_filters: tuple[NonEmptyText, ...] = Field(
+        (),
+        description="Boolean SQL expressions over the mirror's columns that hold for every row a merge may change, so "
+        "that it reads only those rows. Default: none.",
+    )
+    finalize: Literal["table", "view"] = Field(
+        "table", description="The final of a full refresh: a table, or a view of the newest raw rows."
+    )
+    allow_empty: StrictBool = Field(
+        default=False, description="Whether a full refresh may replace a table with an empty one."
+    )
+    reader: Literal["auto", "arrow", "jdbc"] = Field(
+        "auto",
+        description="How rows are read. auto: by Arrow if the dialect has an Arrow driver, else by JDBC.",
+    )
+    read_partitions: Count | None = Field(
+        None, description="The number of parallel read tasks. Default: the number of cores."
+    )
+    fetch_rows: Count = Field(10_000, description="Rows per fetch of a JDBC driver.")
+    force_reload: StrictBool = Field(
+        default=False, description="Whether every run reloads the table, as --reload does for one run."
+    )
+    reconciliation: ReconciliationConfig | None = Field(None, description="How the table is compared with its source.")
+
+    @field_validator("incremental_column")
+    @classmethod
+    def _incremental_column(cls, column: str | None, info: ValidationInfo) -> str | None:
+        mode = MODES.get(info.data.get("mode", ""))
+        if column is None and mode is not None and mode.incremental:
+            raise invalid(f"is missing: mode {mode.name} reads the rows above its last value.")
+        return column
+
+    @field_validator("initial_watermark")
+    @classmethod
+    def _initial_watermark(cls, given: object, info: ValidationInfo) -> Value | None:
+        if given is None or "incr_col_type" not in info.data:
+            return None
+        kind = info.data["incr_col_type"]
+        if kind is None:
+            raise invalid("needs incr_col_type, which defines its format.")
+        return parse_watermark(kind, given)
+
+    @field_validator("lag_seconds")
+    @classmethod
+    def _lag_seconds(cls, seconds: int, info: ValidationInfo) -> int:
+        kind = info.data.get("incr_col_type")
+        if seconds and kind is not None and not kind.follows_the_clock:
+            raise invalid(f"must be 0: a lag does not apply to a column of type {kind}.")
+        return seconds
+
+    @field_validator("primary_keys")
+    @classmethod
+    def _primary_keys(cls, keys: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        mode = MODES.get(info.data.get("mode", ""))
+        if not keys and mode is not None and mode.merges:
+            raise invalid(f"is missing: mode {mode.name} merges by it. List the columns of the primary key.")
+        return keys
+
+    @field_validator("null_watermarks", "null_keys")
+    @classmethod
+    def _not_refused_by_mode(cls, rule: NullRule, info: ValidationInfo) -> NullRule:
+        mode = MODES.get(info.data.get("mode", ""))
+        if mode is not None and (reason := mode.refused.get((info.field_name or "", rule))):
+            raise invalid(reason)
+        return rule
+
+    @field_validator("primary_keys", "tiebreak_columns", "as_text", "partition_by", "merge_filters")
+    @classmethod
+    def _no_duplicates(cls, given: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(given)) < len(given):
+            raise invalid("must not contain duplicates.")
+        return given
+
+    @property
+    def full_name(self) -> str:
+        """The name of the table in commands, events and the sink."""
+        return self.name or (f"{self.schema_name}.{self.table}" if self.schema_name else self.table)

@@ -1,0 +1,318 @@
+"""Runs the pipelines of a configuration in one process and one Spark session, until they are stopped."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import typer
+from prometheus_client import CollectorRegistry, start_http_server
+from pyspark.sql import SparkSession
+
+from lakehead.clock import SystemClock
+from lakehead.consume.coordinator import QueueCoordinator
+from lakehead.consume.metrics import ConsumeMetrics
+from lakehead.consume.queue import Queue
+from lakehead.consume.queues.file_list_queue import FileListQueue
+from lakehead.ids import RandomIds, system_random
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.maintain.upkeep import Upkeep
+from lakehead.run.config.consume_config import ConsumeConfig
+from lakehead.run.consume_wiring import Backfill, ConsumeWiring, PipelineDeps, pipeline_settings
+from lakehead.run.error_messages import error_message
+from lakehead.run.observe.display import Display, LineDisplay
+from lakehead.run.observe.json_lines import StructuredLogSubscriber
+from lakehead.run.observe.levels import Level
+from lakehead.run.observe.outputs import warn_on_stderr
+from lakehead.run.observe.state_events import StateEventSubscriber
+from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.run.stopping import StopSignal
+from lakehead.spark.jobs import ThreadSessions
+from lakehead.state.buffered import BufferedState
+from lakehead.state.owners import owner_named
+from lakehead.state.state import State
+from lakehead.telemetry.emitter import Emitter
+from lakehead.telemetry.events import PipelineEnded, PipelineProgress, PipelineStarted
+
+IDLE_CHECK_SECONDS = 0.2
+UNTIL_EMPTY_POLL = timedelta(seconds=1)
+"""How long a queue is asked for a message before it is taken for empty."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A pipeline that runs, and what was last reported of it."""
+
+    name: str
+    queue: Queue
+    coordinator: QueueCoordinator
+    started_at: float
+    reported_at: float
+    reported_rows: int = 0
+    has_ended: bool = False
+    error: str | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return asdict(self.coordinator.counts)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: a list of files has landed, or the queue is empty."""
+        return self.queue.drained if isinstance(self.queue, FileListQueue) else self.coordinator.is_idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelines:
+    """The pipelines of one process."""
+
+    wiring: ConsumeWiring
+    deps: PipelineDeps
+    emitter: Emitter
+    clock: SystemClock
+    heartbeat_seconds: float
+    config_file: Path
+    until_empty: bool = False
+    metrics_port: int | None = None
+    backfill: Backfill | None = None
+    """If there is one, its files are landed, and the queues of pipelines are left alone."""
+
+    running: list[_Running] = field(default_factory=list)
+
+    async def run(self, names: Sequence[str]) -> int:
+        """Run pipelines until they are stopped or done. Returns the exit code."""
+        async with AsyncExitStack() as opened:
+            for name in names:
+                self.running.append(await self._open(name, self.wiring.config.pipelines[name], opened))
+            if self.metrics_port is not None:
+                self._serve_metrics(self.metrics_port, opened)
+            with _signals(self._stop):
+                reporting = asyncio.ensure_future(self._report_for_ever())
+                try:
+                    await asyncio.gather(*(self._run_one(each) for each in self.running))
+                finally:
+                    reporting.cancel()
+        return int(any(each.error for each in self.running))
+
+    async def _open(self, name: str, config: ConsumeConfig, opened: AsyncExitStack) -> _Running:
+        deps = self.deps
+        queue = await self._open_queue(config)
+        opened.push_async_callback(queue.close)
+        settings = pipeline_settings(name, config)
+        if self.until_empty:
+            settings = replace(settings, poll_wait=UNTIL_EMPTY_POLL)
+        coordinator = self.wiring.coordinator(settings, config, queue, deps, opened, backfill=self.backfill)
+        now = self.clock.monotonic()
+        warning = window_warning(queue, config)
+        self.emitter.emit(PipelineStarted(pipeline=name, queue=queue.name, warning=warning))
+        return _Running(name, queue, coordinator, started_at=now, reported_at=now)
+
+    async def _open_queue(self, config: ConsumeConfig) -> Queue:
+        clock, ids, random = self.deps.clock, self.deps.ids, self.deps.random
+        if self.backfill is None:
+            return await self.wiring.open_queue(config, clock, ids, random)
+        listing = self.wiring.open_listing(self.backfill, clock, ids, random)
+        # Its units may be forgotten after the deduplication window: the next backfill finds them in the ledger.
+        listing.forgets = True
+        return listing
+
+    async def _run_one(self, each: _Running) -> None:
+        """Run one pipeline. If it fails, the others go on."""
+        ending = asyncio.ensure_future(self._stop_when_done(each))
+        try:
+            await each.coordinator.run()
+        except Exception as error:  # noqa: BLE001 - a pipeline must not stop the others
+            each.error = error_message(error, self.config_file)
+        finally:
+            ending.cancel()
+        each.has_ended = True
+        seconds = self.clock.monotonic() - each.started_at
+        self.emitter.emit(PipelineEnded(pipeline=each.name, counts=each.counts, seconds=seconds, error=each.error))
+
+    async def _stop_when_done(self, each: _Running) -> None:
+        if not self.until_empty and not isinstance(each.queue, FileListQueue):
+            return
+        while not each.is_done:
+            await self.clock.sleep(IDLE_CHECK_SECONDS)
+        each.coordinator.stop()
+
+    def _stop(self, by: str) -> None:
+        self.deps.stop.set(by)
+        for each in self.running:
+            each.coordinator.stop()
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await self.clock.sleep(self.heartbeat_seconds)
+            for each in self.running:
+                if not each.has_ended:
+                    self._report(each)
+
+    def _report(self, each: _Running) -> None:
+        now, rows = self.clock.monotonic(), each.coordinator.counts.rows
+        rate = (rows - each.reported_rows) / max(now - each.reported_at, 1e-9)
+        each.reported_at, each.reported_rows = now, rows
+        self.emitter.emit(
+            PipelineProgress(
+                pipeline=each.name,
+                counts=each.counts,
+                held_messages=each.coordinator.held_messages,
+                rows_per_second=round(rate, 1),
+                lag_seconds=each.coordinator.lag_seconds,
+            )
+        )
+
+    def _serve_metrics(self, port: int, opened: AsyncExitStack) -> None:
+        registry = CollectorRegistry()
+        registry.register(ConsumeMetrics({each.name: each.coordinator for each in self.running}))
+        server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+        opened.callback(server.server_close)
+        opened.callback(server.shutdown)
+
+
+def run_pipelines(
+    resolved: ResolvedConfig,
+    names: Sequence[str],
+    session: Callable[[], SparkSession],
+    *,
+    config_file: Path,
+    until_empty: bool,
+    metrics_port: int | None = None,
+    backfill: Backfill | None = None,
+) -> int:
+    """Run pipelines until they are stopped or done. Returns the exit code."""
+    clock, ids, random, logging = SystemClock(), RandomIds(), system_random(), resolved.config.runtime.logging
+    wiring, run, terminal = ConsumeWiring(resolved.config, resolved.environment), ids.uuid(), sys.stdout.isatty()
+    emitter = Emitter(run, clock, ids)
+    with ExitStack() as opened:
+        state = opened.enter_context(wiring.open_state(clock, ids))
+        buffered = opened.enter_context(BufferedState(state, clock))
+        level = Level.named(logging.level)
+        log = opened.enter_context(StructuredLogSubscriber(run=run, sink=logging.sink, level=level))
+        as_json = logging.as_json if logging.as_json is not None else not terminal
+        display: Display = (
+            StructuredLogSubscriber(stream=sys.stdout, level=level)
+            if as_json
+            else LineDisplay(sys.stdout, level=level, warn=warn_on_stderr)
+        )
+        emitter.subscribe_slow(StateEventSubscriber(buffered), "the state")
+        emitter.subscribe_slow(log, "the log")
+        emitter.subscribe_slow(opened.enter_context(display), "the display")
+        opened.enter_context(emitter)
+        upkeeps = opened.enter_context(_Upkeeps(wiring, state, session(), clock))
+        deps = PipelineDeps(
+            state=state,
+            sessions=ThreadSessions(session()),
+            run=run,
+            clock=clock,
+            ids=ids,
+            random=random,
+            stop=StopSignal(),
+            waiting=lambda reason: typer.echo(f"lakehead: {reason}", err=True),
+            after_landing=upkeeps.after_landing,
+        )
+        pipelines = Pipelines(
+            wiring=wiring,
+            deps=deps,
+            emitter=emitter,
+            clock=clock,
+            heartbeat_seconds=resolved.config.runtime.heartbeat_seconds,
+            config_file=config_file,
+            until_empty=until_empty,
+            metrics_port=metrics_port,
+            backfill=backfill,
+        )
+        code = asyncio.run(pipelines.run(names))
+    for each in pipelines.running:
+        if each.error:
+            typer.echo(f"lakehead: Pipeline {each.name}: {each.error}", err=True)
+        elif backfill is not None and (incomplete := _incomplete(each)):
+            typer.echo(f"lakehead: {incomplete}", err=True)
+            code = 1
+    return code
+
+
+def _incomplete(backfill: _Running) -> str | None:
+    """Return why a backfill has not landed everything, and what to do."""
+    if not backfill.is_done:
+        return "The backfill was stopped before its end. Run it again: what has landed is not landed twice."
+    if count := backfill.coordinator.counts.dead_letters:
+        return f"Files that could not be landed: {count:,}. See why: lakehead dead-letters list CONFIG"
+    return None
+
+
+def window_warning(queue: Queue, config: ConsumeConfig) -> str | None:
+    """Return what to change if the queue may deliver a message again after its object was forgotten."""
+    seconds = config.deduplication_window_duration_secs
+    if not queue.forgets or queue.retention is None or queue.retention.total_seconds() < seconds:
+        return None
+    return (
+        f"The queue keeps messages for {queue.retention.total_seconds():.0f} s, and landed objects are remembered for "
+        f"{seconds} s: one that is announced again after that lands twice. Set deduplication_window_duration_secs to "
+        "more than the queue's retention."
+    )
+
+
+class _Upkeeps:
+    """Keeps the tables of each catalog fit, beside the landings on them."""
+
+    def __init__(self, wiring: ConsumeWiring, state: State, session: SparkSession, clock: SystemClock) -> None:
+        self._wiring = wiring
+        self._state = state
+        self._session = session
+        self._clock = clock
+        self._by_catalog: dict[str, Upkeep] = {}
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()
+
+    async def after_landing(self, table: IcebergTable) -> None:
+        """Start what is due for a table that was landed on."""
+        name = table.catalog.name
+        if name not in self._by_catalog:
+            self._by_catalog[name] = await asyncio.to_thread(self._open, name)
+        report = await self._by_catalog[name].after_landing(table)
+        if report is not None and report.error is not None and report.failures == 1:
+            typer.echo(f"lakehead: Upkeep of {report.step.table} failed, and is tried again: {report.error}", err=True)
+
+    def _open(self, name: str) -> Upkeep:
+        catalog = self._wiring.open_catalog(name, self._clock)
+        self._opened.callback(catalog.close)
+        upkeep = Upkeep(
+            catalog=catalog,
+            ledger=self._wiring.open_ledger(),
+            state=self._state,
+            session=ThreadSessions(self._session).mine(),
+            owner=owner_named(RandomIds().uuid()),
+            clock=self._clock,
+            random=system_random(),
+        )
+        return self._opened.enter_context(upkeep)
+
+
+@contextmanager
+def _signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """Call `stop` on Ctrl-C and SIGTERM; a second Ctrl-C ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stop("you (Ctrl-C)")
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    loop.add_signal_handler(signal.SIGTERM, stop, "SIGTERM")
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,306 @@
+"""Opens the pipelines of a configuration: queues, tables, and the coordinators that carry messages to them."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakehead.buffer.config import ObjectStoreConfig
+from lakehead.clock import Clock
+from lakehead.consume.after_landing import AfterLanding
+from lakehead.consume.backfill_state import BackfillSharedState
+from lakehead.consume.coordinator import QueueCoordinator
+from lakehead.consume.dead_letters import QueueDeadLetters
+from lakehead.consume.decode.rows import ObjectFormat
+from lakehead.consume.etag_lookup import EtagLookup
+from lakehead.consume.iceberg_landings import IcebergLandings, TableFormat
+from lakehead.consume.message_reader import MessageReader
+from lakehead.consume.object_clients import ObjectClients
+from lakehead.consume.objects import MessageFormat
+from lakehead.consume.queue import DeletingQueue, Queue
+from lakehead.consume.queues.file_list_queue import FileListQueue
+from lakehead.consume.queues.folder_pass import FolderSettings
+from lakehead.consume.queues.folder_queue import FolderQueue
+from lakehead.consume.queues.listed_files import base_uri
+from lakehead.consume.queues.manifest_queue import ManifestQueue, ManifestQueueSettings
+from lakehead.consume.queues.sqs_queue import SqsQueue
+from lakehead.consume.queues.sqs_settings import SqsSettings
+from lakehead.consume.routes import Route, route_into
+from lakehead.consume.settings import PipelineSettings
+from lakehead.consume.shared_state import QueueSharedState, SharedState
+from lakehead.consume.uris import Identity, normalise, normalise_prefix
+from lakehead.errors import Misconfigured
+from lakehead.ids import Ids, Random
+from lakehead.lake.dead_letters import DeadLetters
+from lakehead.lake.iceberg_landing import IcebergLanding
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.landed_units import LandedUnits
+from lakehead.lake.run_context import RunContext
+from lakehead.run.config.connections import FileSinkConfig
+from lakehead.run.config.consume_config import (
+    ConsumeConfig,
+    FilesQueueConfig,
+    FolderQueueConfig,
+    ManifestQueueConfig,
+    SqsQueueConfig,
+    TableRouteConfig,
+)
+from lakehead.run.environment import store_settings
+from lakehead.run.stopping import StopSignal
+from lakehead.run.wiring import Wiring
+from lakehead.spark.jobs import ThreadSessions
+from lakehead.state.owners import owner_named
+from lakehead.state.state import State
+from lakehead.storage.connect import StoreSettings
+from lakehead.storage.open_store import open_store
+
+SCHEMES = ("s3", "gs", "az")
+
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "uuid": pa.uuid(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineDeps:
+    """What all pipelines of a process share."""
+
+    state: State
+    sessions: ThreadSessions
+    run: str
+    clock: Clock
+    ids: Ids
+    random: Random
+    stop: StopSignal
+    waiting: Callable[[str], None]
+    after_landing: Callable[[IcebergTable], Awaitable[object]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """A folder whose files are landed instead of what a pipeline's queue announces."""
+
+    url: str
+    """The folder: a path, or a URL such as s3://bucket/prefix."""
+
+    modified_after: datetime | None = None
+    """Only files that were modified after this time."""
+
+
+def pipeline_settings(name: str, config: ConsumeConfig) -> PipelineSettings:
+    """Convert a pipeline of the configuration to the settings of its coordinator."""
+    return PipelineSettings(
+        name=name,
+        commit_timeout=timedelta(seconds=config.commit_timeout_seconds),
+        max_messages=config.max_messages,
+        max_bytes=config.max_bytes,
+        max_held=2 * config.max_messages,
+        visibility=timedelta(seconds=config.visibility_seconds),
+        max_tries=config.max_tries,
+        retry_delay=timedelta(seconds=config.retry_delay_seconds),
+        deduplication_window=timedelta(seconds=config.deduplication_window_duration_secs),
+        deduplication_max=config.deduplication_window_max_messages,
+        cleanup_interval=timedelta(seconds=config.deduplication_cleanup_interval_secs),
+    )
+
+
+class ConsumeWiring(Wiring):
+    """Opens queues, tables and coordinators of pipelines."""
+
+    async def open_queue(self, config: ConsumeConfig, clock: Clock, ids: Ids, random: Random) -> Queue:
+        """Open the queue of a pipeline. The caller closes it."""
+        match config.queue:
+            case SqsQueueConfig() as sqs:
+                credentials = store_settings("s3://", self.environment).credentials
+                settings = SqsSettings(
+                    queue=sqs.queue, region=sqs.region or "", endpoint=sqs.endpoint or "", credentials=credentials
+                )
+                return await SqsQueue.open(settings, clock)
+            case ManifestQueueConfig() as manifest:
+                where = ObjectStoreConfig(url=manifest.store, settings=store_settings(manifest.store, self.environment))
+                given = {
+                    key: value
+                    for key in ("manifest_path", "data_path_prefix")
+                    if (value := getattr(manifest, key)) is not None
+                }
+                return ManifestQueue(
+                    ManifestQueueSettings(object_store_config=where, **given), clock, ids=ids, random=random
+                )
+            case FolderQueueConfig() as folder:
+                url = folder_url(folder.url)
+                store = open_store(url, store_settings(url, self.environment), clock=clock, ids=ids, random=random)
+                rest, scan = timedelta(seconds=folder.rest_seconds), timedelta(seconds=folder.scan_seconds)
+                return FolderQueue(store, FolderSettings(url=url, rest=rest, poll_interval=scan), clock)
+            case FilesQueueConfig() as files:
+                return FileListQueue.of_uris([normalise(folder_url(uri)) for uri in files.uris], clock)
+
+    def open_listing(self, backfill: Backfill, clock: Clock, ids: Ids, random: Random) -> FileListQueue:
+        """Open the listing of a backfill. The caller closes it."""
+        url = folder_url(backfill.url)
+        store = open_store(url, store_settings(url, self.environment), clock=clock, ids=ids, random=random)
+        return FileListQueue.of_store(store, url, clock, modified_after=backfill.modified_after)
+
+    def coordinator(
+        self,
+        settings: PipelineSettings,
+        config: ConsumeConfig,
+        queue: Queue,
+        deps: PipelineDeps,
+        opened: AsyncExitStack,
+        *,
+        backfill: Backfill | None = None,
+    ) -> QueueCoordinator:
+        """Make the coordinator of a pipeline, or of a backfill of its tables; `opened` closes what it opens."""
+        owner = owner_named(deps.ids.uuid())  # the pipeline's publish token, new at each start
+        shared: SharedState = QueueSharedState(deps.state, owner, settings)
+        reader = message_reader(config)
+        if backfill is not None:
+            landed = LandedUnits(state=deps.state, ledger=self.open_ledger(), owner=owner)
+            shared = BackfillSharedState(
+                QueueSharedState(deps.state, owner, settings), landed, owner, unit_prefix(folder_url(backfill.url))
+            )
+            opened.push_async_callback(shared.close)
+            reader = replace(reader, format=MessageFormat.RAW_URI)
+        lookup = None
+        if reader.identity is Identity.URI_AND_ETAG:
+            clients = ObjectClients(self.object_stores())
+            lookup = EtagLookup(clients=clients, format=reader.format, store_url=reader.store_url)
+            reader = replace(reader, known=lookup.known)
+        landings = IcebergLandings(
+            [table_format(table, self._resolved(table.properties)) for table in config.tables],
+            lambda: self._landing(settings.name, owner, config, deps),
+            stores=self.object_stores(),
+            lease=settings.lease,
+            after_landing=deps.after_landing,
+        )
+        opened.callback(landings.close)
+        letters = DeadLetters(self.open_ledger().store)
+        return QueueCoordinator(
+            settings,
+            queue,
+            reader,
+            shared=shared,
+            landings=landings,
+            dead_letters=QueueDeadLetters(
+                letters,
+                deps.state,
+                owner,
+                queue.name,
+                keeps_messages=queue.forgets and backfill is None,
+                deleting=queue if isinstance(queue, DeletingQueue) else None,
+            ),
+            clock=deps.clock,
+            random=deps.random,
+            lookup=lookup,
+            after_landing=self._after_landing(config, reader, deps.state),
+        )
+
+    def _after_landing(self, config: ConsumeConfig, reader: MessageReader, state: State) -> AfterLanding | None:
+        """What becomes of landed objects. Raises `Misconfigured` if they would be consumed where they are moved to."""
+        if config.after_landing == "keep":
+            return None
+        target = folder_url(config.move_to or "") if config.after_landing == "move" else ""
+        if target and (route := route_into(target, reader.routes)) is not None:
+            raise Misconfigured(
+                f"Objects that are moved to {target} would land again in {route.table}. Choose another folder as "
+                "move_to, or set prefixes of the table so that it does not take them."
+            )
+        return AfterLanding(config.after_landing, state, ObjectClients(self.object_stores()), target)
+
+    def object_stores(self) -> Mapping[str, StoreSettings]:
+        """How to reach buckets, by scheme: by the variables of the clouds' own tools."""
+        return {scheme: store_settings(f"{scheme}://", self.environment) for scheme in SCHEMES}
+
+    def catalog_of(self, config: ConsumeConfig) -> str:
+        """Return the name of the catalog of a pipeline's tables."""
+        sinks = self.config.sinks
+        sink = sinks.get(config.sink) if config.sink else next(iter(sinks.values()))
+        if sink is None or isinstance(sink, FileSinkConfig):
+            raise Misconfigured("A pipeline lands in an Iceberg sink. Name one of them in its sink.")
+        return sink.catalog
+
+    def _landing(self, name: str, owner: str, config: ConsumeConfig, deps: PipelineDeps) -> IcebergLanding:
+        run = RunContext(
+            pipeline=name,
+            run=deps.run,
+            load_date=datetime.fromtimestamp(deps.clock.now_ns() / 1e9, UTC).date(),
+            session=deps.sessions.mine(),
+            state=deps.state,
+            owner=owner,
+            clock=deps.clock,
+            ids=deps.ids,
+            random=deps.random,
+            waiting=deps.waiting,
+            pause=deps.stop.pause,
+        )
+        return IcebergLanding(
+            run=run, catalog=self.open_catalog(self.catalog_of(config), deps.clock), ledger=self.open_ledger()
+        )
+
+
+def message_reader(config: ConsumeConfig) -> MessageReader:
+    """Return what reads the messages of a pipeline."""
+    queue = config.queue
+    default = {"manifest": MessageFormat.LOCATION, "folder": MessageFormat.RAW_URI, "files": MessageFormat.RAW_URI}
+    return MessageReader(
+        format=config.messages or default.get(queue.type, MessageFormat.AUTO),
+        routes=[
+            Route(table=each.table, prefixes=each.prefixes, include=each.include, exclude=each.exclude)
+            for each in config.tables
+        ],
+        # Which content has landed must be known when it is deleted or moved, also after a crash.
+        identity=Identity[config.identity.upper()] if config.after_landing == "keep" else Identity.URI_AND_ETAG,
+        store_url=queue.store if isinstance(queue, ManifestQueueConfig) else None,
+    )
+
+
+def table_format(table: TableRouteConfig, properties: Mapping[str, str]) -> TableFormat:
+    """Convert a table of a pipeline."""
+    return TableFormat(
+        name=table.table,
+        format=ObjectFormat(
+            name=table.format,
+            mode=table.schema_mode,
+            rescue_bad_rows=table.bad_rows == "rescue",
+            value_json=table.value == "json",
+            delimiter=table.csv.delimiter,
+            quote=table.csv.quote,
+            header=table.csv.header,
+            null_text=table.csv.null_text,
+        ),
+        columns=pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns]),
+        properties=properties,
+    )
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type of a column type in the configuration."""
+    if found := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", name):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    return _TYPES[name]
+
+
+def folder_url(text: str) -> str:
+    """Return a URL as it is, and a path as a `file:` URL."""
+    return text if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) else Path(text).expanduser().absolute().as_uri()
+
+
+def unit_prefix(url: str) -> str:
+    """Return the beginning that the units of all files in a folder have."""
+    base = base_uri(url)
+    return normalise_prefix(base.removeprefix("file://") if base.startswith("file://") else base)

@@ -1,0 +1,92 @@
+"""Opens the tables of a configuration's pipelines for the commands about them: no Spark is started."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehead.consume.queue import SendingQueue
+from lakehead.errors import Misconfigured
+from lakehead.run.consumed_tables import ConsumedTables
+from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.select_pipelines import select_pipelines
+
+if TYPE_CHECKING:
+    from lakehead.run.config.consume_config import ConsumeConfig
+    from lakehead.run.consume_wiring import ConsumeWiring
+
+
+@contextmanager
+def open_consumed_tables(config_file: Path, pipeline: str | None) -> Iterator[ConsumedTables]:
+    """Open the state, the ledger's store and the tables of one pipeline, or of all; and the queue if it is only one.
+
+    Tables that do not exist yet are left out. Raises `Misconfigured` for a configuration that is wrong or has no such
+    pipeline, and `CannotOpen` for a catalog that cannot be opened.
+    """
+    # Imported here: slow to load, and other commands should not wait for it.
+    from lakehead.clock import SystemClock  # noqa: PLC0415 - see above
+    from lakehead.ids import RandomIds  # noqa: PLC0415 - see above
+    from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.consume_wiring import ConsumeWiring  # noqa: PLC0415 - see above
+
+    config = read_config(config_file)
+    names = select_pipelines(config, None if pipeline is None else [pipeline])
+    wiring = ConsumeWiring(config, ENVIRONMENT)
+    wiring.check()
+    with wiring.open_state(SystemClock(), RandomIds()) as state:
+        yield ConsumedTables(
+            state=state,
+            store=wiring.open_ledger().store,
+            tables=_uuids(wiring, [config.pipelines[name] for name in names]),
+            queue=_queue_of(wiring, config.pipelines[names[0]]) if len(names) == 1 else None,
+            pipelines=tuple(names),
+        )
+
+
+def _uuids(wiring: "ConsumeWiring", pipelines: "Sequence[ConsumeConfig]") -> dict[str, str]:
+    """The uuids of the pipelines' tables that exist, by name; with the catalog's if two catalogs have the same name."""
+    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - slow to load
+
+    from lakehead.run.error_messages import open_errors_as  # noqa: PLC0415 - slow to load
+
+    by_catalog: dict[str, dict[str, None]] = {}
+    for pipeline in pipelines:
+        tables = by_catalog.setdefault(wiring.catalog_of(pipeline), {})
+        tables.update(dict.fromkeys(route.table for route in pipeline.tables))
+    found: dict[str, str] = {}
+    for catalog_name, tables in by_catalog.items():
+        with closing(wiring.open_catalog(catalog_name)) as catalog:
+            for table in tables:
+                advice = "If its metadata is lost or damaged, restore it from a backup."
+                with open_errors_as(f"The table {table} in the catalog {catalog_name!r}", advice):
+                    try:
+                        uuid = str(catalog.load_table(table).metadata.table_uuid)
+                    except NoSuchTableError:
+                        continue  # nothing was landed in it or given up for it
+                found[f"{catalog_name}.{table}" if table in found else table] = uuid
+    return found
+
+
+def _queue_of(wiring: "ConsumeWiring", config: "ConsumeConfig") -> SendingQueue | None:
+    """The queue of a pipeline; None if it has no messages that could be sent."""
+    return None if config.queue.type in ("folder", "files") else _OpenedToSend(wiring, config)
+
+
+class _OpenedToSend:
+    """Opens the queue of a pipeline when something is sent: most commands send nothing."""
+
+    def __init__(self, wiring: "ConsumeWiring", config: "ConsumeConfig") -> None:
+        self._wiring = wiring
+        self._config = config
+
+    async def send(self, bodies: Sequence[bytes]) -> None:
+        from lakehead.clock import SystemClock  # noqa: PLC0415 - loaded by now
+        from lakehead.ids import RandomIds, system_random  # noqa: PLC0415 - loaded by now
+
+        queue = await self._wiring.open_queue(self._config, SystemClock(), RandomIds(), system_random())
+        try:
+            if not isinstance(queue, SendingQueue):
+                raise Misconfigured(f"The queue {queue.name} cannot be sent to.")
+            await queue.send(bodies)
+        finally:
+            await queue.close()

@@ -1,0 +1,42 @@
+"""Starts a Spark session in the background, while everything else is loaded and opened."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from lakehead.spark.jars import Say
+from lakehead.spark.session import build_session, stop_session
+from lakehead.spark.settings import SparkSettings
+
+STOP_SECONDS = 10.0
+"""How long an interrupted command waits for a start in progress, which may be downloading jars for minutes."""
+
+
+@contextmanager
+def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[[], SparkSession]]:
+    """Start Spark in the background of the `with` block, and stop it at the end.
+
+    Yields a function that waits for the session and returns it, or raises the error of its start. If the process is
+    interrupted during the start, the JVM is left to end with the process.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="lakehead-start")
+    started = pool.submit(build_session, settings, say=say)
+    pool.shutdown(wait=False)  # nothing else is submitted
+    timeout: float | None = None
+    try:
+        yield started.result
+    except (KeyboardInterrupt, SystemExit):
+        timeout = STOP_SECONDS
+        raise
+    finally:
+        if _has_started(started, within=timeout):
+            stop_session(started.result())
+
+
+def _has_started(started: "Future[SparkSession]", *, within: float | None) -> bool:
+    try:
+        return started.exception(within) is None
+    except TimeoutError:
+        return False

@@ -1,0 +1,158 @@
+"""`spark.read.format("lakehead")`: objects read in a notebook are what was written."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.ingestor import Ingestor
+from lakehead.consume.data_source import LakeheadReader, object_format, register
+from lakehead.consume.data_source_objects import find_objects, partitions_of
+from lakehead.consume.object_reader import ObjectReader
+from lakehead.errors import Misconfigured
+from lakehead.run.environment import spark_settings
+from lakehead.storage.open_store import open_store
+from lakehead.wire.batch import KeyValueEntry
+from tests.servers.seaweed import BUCKET, Seaweed
+from tests.support.spark import shared_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+OBJECTS = {"a.ndjson": range(3), "deep/b.ndjson": range(3, 5)}
+ENTRIES = [KeyValueEntry(b"key-%d" % number, b"\x00value %d" % number) for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def session(seaweed: Seaweed) -> SparkSession:
+    opened = shared_session(spark_settings())
+    register(opened, {"s3": seaweed.settings()})
+    return opened
+
+
+@pytest.fixture(params=["folder", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return tmp_path.as_uri() if request.param == "folder" else f"s3://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture
+def put(url: str, seaweed: Seaweed) -> Callable[[str, bytes], None]:
+    store = open_store(url, seaweed.settings())
+
+    def stored(key: str, body: bytes) -> None:
+        asyncio.run(_put(key, body))
+
+    async def _put(key: str, body: bytes) -> None:
+        await store.put(key, body)
+
+    return stored
+
+
+def load(session: SparkSession, url: str, **options: str) -> DataFrame:
+    return session.read.format("lakehead").options(**options).load(url)
+
+
+def line(number: int) -> dict[str, Any]:
+    return {"id": number, "name": f"name {number}", "at": "2024-05-06T07:08:09.123456Z", "price": 0.5 + number}
+
+
+def test_ndjson_of_a_folder_or_prefix_is_read_as_it_was_written(
+    session: SparkSession, url: str, put: Callable[[str, bytes], None]
+) -> None:
+    for key, numbers in OBJECTS.items():
+        put(key, "".join(json.dumps(line(number)) + "\n" for number in numbers).encode())
+    put("_hidden/c.ndjson", b"not to be read")
+
+    inferred = load(session, url, format="ndjson").orderBy("_uri", "_row").collect()
+    typed = (
+        session.read.format("lakehead")
+        .schema("id int, price decimal(10,2), at timestamp, _row long, _rescued string")
+        .option("format", "ndjson")
+        .load([f"{url}/a.ndjson", f"{url}/deep"])
+        .orderBy("id")
+        .collect()
+    )
+
+    expected = [(key, row, line(number)) for key, numbers in OBJECTS.items() for row, number in enumerate(numbers)]
+    assert [(row["_uri"].removeprefix(f"{url}/"), row["_row"]) for row in inferred] == [each[:2] for each in expected]
+    assert [(row["id"], row["name"], float(row["price"])) for row in inferred] == [
+        (each["id"], each["name"], each["price"]) for _, _, each in expected
+    ]
+    assert {row["_rescued"] for row in inferred} == {None}
+    assert [row["price"] for row in typed] == [Decimal(f"{number}.50") for number in range(5)]
+    assert typed[0]["at"].astimezone(UTC) == datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
+    assert json.loads(typed[4]["_rescued"]) == {"name": "name 4"}
+
+
+def test_batches_of_an_ingestor_are_read_as_they_were_ingested(
+    session: SparkSession, url: str, seaweed: Seaweed
+) -> None:
+    async def ingest() -> None:
+        where = ObjectStoreConfig(url=url, settings=seaweed.settings())
+        async with Ingestor(IngestorConfig(object_store_config=where)) as ingestor:
+            for start in (0, 10):
+                await ingestor.ingest(ENTRIES[start : start + 10])
+                await ingestor.flush()
+
+    asyncio.run(ingest())
+
+    rows = load(session, f"{url}/ingest", format="key_value").collect()
+
+    assert sorted((bytes(row["key"]), bytes(row["value"])) for row in rows) == sorted(
+        (entry.key, entry.value) for entry in ENTRIES
+    )
+    assert len({row["_uri"] for row in rows}) == 2
+
+
+def test_a_corrupt_object_is_named_with_line_and_column(
+    session: SparkSession, url: str, put: Callable[[str, bytes], None]
+) -> None:
+    put("a.ndjson", b'{"id": 1}\n')
+    put("bad.ndjson", b'{"id": 1}\n{"id": x}\n')
+
+    frame = session.read.format("lakehead").schema("id long").option("format", "ndjson").load(url)
+    with pytest.raises(PySparkException, match=r"bad\.ndjson: [Ll]ine 2, column 8"):
+        frame.collect()
+
+
+def test_a_path_without_objects_is_refused(session: SparkSession, url: str) -> None:
+    with pytest.raises(PySparkException, match="nothing to read at"):
+        load(session, f"{url}/none", format="ndjson")
+
+
+def test_large_objects_are_split_and_small_ones_share_a_task(tmp_path: Path) -> None:
+    (tmp_path / "large.ndjson").write_text("".join(f'{{"id": {number}}}\n' for number in range(1_000)))
+    for number in range(3):
+        (tmp_path / f"small-{number}.ndjson").write_text(f'{{"id": {number}}}\n')
+    form, reader = object_format({"format": "ndjson"}), ObjectReader({})
+
+    groups = partitions_of(find_objects([str(tmp_path)], form, {}), form, reader, task_bytes=4_000)
+
+    rows = LakeheadReader([], form, StructType().add("id", "long").add("_row", "long"), {})
+    read = [row for group in groups for batch in rows.read(InputPartition(group)) for row in batch.to_pylist()]
+    assert len(groups) > 3
+    assert read[:1_000] == [{"id": number, "_row": number} for number in range(1_000)]
+    assert read[1_000:] == [{"id": number, "_row": 0} for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option format to one of"),
+        ({"format": "csv", "delimiter": "||"}, "one character"),
+        ({"format": "csv", "delimeter": ";"}, "no option 'delimeter'"),
+        ({"format": "key_value", "value": "xml"}, "option value to one of raw, json"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        object_format(options)

@@ -1,0 +1,284 @@
+"""Coordinators on one queue under everything that happens to them; and each shorter version, which must be caught."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from lakehead.consume.coordinator import QueueCoordinator
+from lakehead.consume.counts import ConsumeCounts
+from lakehead.consume.local_state import UnitKey, Work
+from lakehead.consume.queue import Message
+from lakehead.consume.settings import PipelineSettings
+from lakehead.lake.landing import Pointer, Unit
+from lakehead.retry import PollInterval
+from tests.sim.consume_model import (
+    NEVER,
+    ModelDeadLetters,
+    ModelLandings,
+    ModelQueue,
+    ModelShared,
+    Objects,
+    must_be_settled,
+)
+from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire
+from tests.sim.landing_scenarios import PlansOnAnOldLease
+from tests.support.simulation import Process, Scenario, Violation, World
+
+UNITS = ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26", "26-28")
+"""Some overlap in their records, as frames may; the last are files."""
+
+SETTINGS = PipelineSettings(
+    name="pipeline",
+    commit_timeout=timedelta(seconds=1),
+    max_messages=6,
+    max_held=12,
+    visibility=timedelta(seconds=8),
+    poll_wait=timedelta(seconds=1),
+    max_tries=12,
+    retry_delay=timedelta(seconds=0.2),
+    longest_retry_delay=timedelta(seconds=2),
+    deduplication_window=timedelta(seconds=120),
+    cleanup_interval=timedelta(seconds=5),
+    polling=PollInterval(first_seconds=0.1, cap_seconds=1.0),
+)
+DRAINED_WITHIN = 900.0
+"""Seconds in which everything is settled once faults have stopped."""
+
+
+class CountsAfterTheRead(ModelShared):
+    """Broken on purpose: a try is counted only when it has failed, so one that kills its reader is never counted."""
+
+    async def count_try(self, _table: str, units: Collection[str]) -> Mapping[str, int]:
+        await self.wire.delay()
+        return {unit: row.tries for unit, row in self._ours(units).items()}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The pipeline as it is, or with one of its rules left out."""
+
+    shared: type[ModelShared] = ModelShared
+    prune_by: str = "acknowledged"
+    acknowledges_early: bool = False
+    checks: bool = True
+    progress: type[ModelProgress] = ModelProgress
+    settings: PipelineSettings = SETTINGS
+    deadly: bool = True
+    faults: float = 0.1
+
+
+@dataclass
+class Pipelines:
+    """Everything that a scenario is about."""
+
+    world: World
+    variant: Variant
+    lake: Lake
+    wire: Wire
+    queue: ModelQueue
+    objects: Objects
+    dead: set[str]
+    database: list[Database] = field(default_factory=lambda: [Database()])
+    running: list[tuple[Process, QueueCoordinator]] = field(default_factory=list)
+    started: int = 0
+
+    def start(self) -> None:
+        """Start a pipeline: a new process with a new token."""
+        self.started += 1
+        name, variant = f"pipeline {self.started}", self.variant
+        process = self.world.process(name)
+        lease = variant.settings.lease.total_seconds()
+        progress = variant.progress(self.database, self.wire, name, lease)
+        kind = _AcknowledgesEarly if variant.acknowledges_early else QueueCoordinator
+
+        window = variant.settings.deduplication_window.total_seconds()
+        shared = variant.shared(self.database, self.wire, name, lease, window, variant.prune_by)
+
+        async def run() -> None:
+            coordinator = kind(
+                variant.settings,
+                self.queue,
+                read_message,
+                shared=shared,
+                landings=ModelLandings(self.lake, self.wire, progress, self.objects, process, variant.checks),
+                dead_letters=ModelDeadLetters(self.wire, self.dead, shared),
+                clock=self.world.clock,
+                random=self.world.random,
+            )
+            self.running.append((process, coordinator))
+            await coordinator.run()
+
+        process.spawn(run())
+
+    @property
+    def alive(self) -> list[tuple[Process, QueueCoordinator]]:
+        return [(process, coordinator) for process, coordinator in self.running if not process.done]
+
+
+def read_message(message: Message, counts: ConsumeCounts) -> Sequence[Work]:
+    """The body of a message names its units."""
+    del counts
+    return [Work(key=UnitKey(TABLE, unit), message=message) for unit in message.body.decode().split()]
+
+
+class _AcknowledgesEarly(QueueCoordinator):
+    """Broken on purpose: a message is acknowledged when its units are ours, before they have landed."""
+
+    async def _open(self, table: str, works: Sequence[Work]) -> None:
+        await super()._open(table, works)
+        await self._queue.acknowledge([work.message for work in works])
+
+
+Trouble = Callable[[Pipelines], Awaitable[object]]
+
+
+async def crash(pipelines: Pipelines) -> None:
+    """A pipeline dies, and another starts that knows nothing of it."""
+    if pipelines.alive:
+        process, _ = pipelines.world.random.choice(pipelines.alive)
+        process.crash()
+    pipelines.start()
+
+
+async def pause(pipelines: Pipelines) -> None:
+    """A pipeline stands still, perhaps for longer than its leases and visibility, and goes on."""
+    if pipelines.alive:
+        process, _ = pipelines.world.random.choice(pipelines.alive)
+        process.pause(pipelines.world.random.choice([0.5, 5, 15, 40]))
+
+
+async def stop(pipelines: Pipelines) -> None:
+    """A pipeline is stopped in order, and another is started."""
+    if pipelines.alive:
+        _, coordinator = pipelines.world.random.choice(pipelines.alive)
+        coordinator.stop()
+    pipelines.start()
+
+
+async def send_again(pipelines: Pipelines) -> None:
+    """Some content is announced once more, alone or with others."""
+    random = pipelines.world.random
+    units = random.sample(UNITS, random.randint(1, 3))
+    pipelines.queue.send(f"again {pipelines.world.ids.uuid()}", " ".join(units))
+
+
+async def outage(pipelines: Pipelines) -> None:
+    """Catalog and state do not answer for a while."""
+    pipelines.wire.be_silent(pipelines.world.random.choice([0.1, 2, 20]))
+
+
+async def lost_state(pipelines: Pipelines) -> None:
+    """The state is lost and rebuilt from the ledger and the table: who owned what, and the tries, are forgotten."""
+    fresh = Database()
+    for number in reversed(pipelines.lake.published):
+        fresh.remember(pipelines.lake.snapshots[number])
+    for unit in pipelines.dead:  # letters are objects, and rebuilt too
+        row = fresh.rows.setdefault(Unit(unit), Row())
+        row.given_up = row.landed is None
+    landed = [number for number in pipelines.lake.published if pipelines.lake.snapshots[number].landing is not None]
+    fresh.pointer = Pointer(pipelines.lake.main, landed[0] if landed else None)
+    pipelines.database[0] = fresh
+
+
+async def replay(pipelines: Pipelines, chance: float = 0.5) -> int:
+    """An operator has mended what dead letters are of, and replays some. Returns how many."""
+    replayed = 0
+    for unit in sorted(pipelines.dead):
+        row = pipelines.database[0].rows.get(Unit(unit))
+        if row is not None and row.given_up and pipelines.world.random.random() < chance:
+            pipelines.objects.fails[unit] = 0
+            pipelines.objects.deadly.discard(unit)
+            row.given_up, row.tries, row.owner = False, 0, None
+            pipelines.queue.send(f"replay {pipelines.world.ids.uuid()}", unit)
+            replayed += 1
+    return replayed
+
+
+TROUBLES: tuple[Trouble, ...] = (crash, pause, stop, send_again, send_again, outage)
+
+
+def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, replayed: bool = False) -> Scenario:
+    """Three pipelines on one queue and one table, with troubles at random moments; then all must drain.
+
+    With `replayed`, dead letters are mended and replayed in the end, and then everything must be in the table.
+    """
+
+    async def scenario(world: World) -> None:
+        lake, wire, objects = Lake(world), Wire(world, variant.faults, longest=10.0), Objects()
+        dead = set[str]()
+        queue = ModelQueue(world, lambda units: must_be_settled(lake, dead, units), variant.faults)
+        pipelines = Pipelines(world, variant, lake, wire, queue, objects, dead)
+        if unreadable:
+            choose = world.random.choice
+            objects.fails.update({unit: choose([0, 0, 0, 1, 3, NEVER]) for unit in UNITS})
+            objects.temporary.update({unit: choose([0, 0, 0, 6]) for unit in UNITS})
+            if variant.deadly and world.random.random() < 0.15:
+                objects.deadly.add(choose(UNITS))
+        for number, unit in enumerate(UNITS):
+            queue.send(f"message {number}", unit)
+        for _ in range(3):
+            pipelines.start()
+        for _ in range(world.random.randrange(8)):
+            await world.clock.sleep(world.random.expovariate(0.3))
+            await world.random.choice(troubles)(pipelines)
+        if replayed:
+            await until_empty(pipelines)
+            while await replay(pipelines, chance=1.0):
+                await until_empty(pipelines)
+        await drain(pipelines)
+
+    return scenario
+
+
+async def until_empty(pipelines: Pipelines) -> None:
+    """Faults stop, and processes that die are started again: every message is acknowledged, in bounded time."""
+    world, queue, wire = pipelines.world, pipelines.queue, pipelines.wire
+    queue.faults, wire.lost = 0.0, 0.0
+    until = world.clock.monotonic() + DRAINED_WITHIN
+    while queue.stored:
+        if world.failure is not None:
+            raise world.failure
+        if world.clock.monotonic() > until:
+            raise Violation(f"not drained: {[each.body for each in queue.stored.values()]}")
+        if not pipelines.alive:
+            pipelines.start()
+        await world.clock.sleep(1)
+
+
+async def drain(pipelines: Pipelines) -> None:
+    """Everything is landed or a dead letter, in bounded time."""
+    world = pipelines.world
+    await until_empty(pipelines)
+    for _, coordinator in pipelines.alive:
+        coordinator.stop()
+    await world.until(*(process for process, _ in pipelines.alive), at_most=120)
+    pipelines.lake.check()
+    hopeless = {unit for unit in UNITS if pipelines.objects.fails.get(unit, 0) > 0 or unit in pipelines.objects.deadly}
+    there = pipelines.lake.records()
+    missing = {record for unit in UNITS if unit not in hopeless for record in span_of_text(unit)} - there.keys()
+    if missing:
+        raise Violation(f"records {sorted(missing)} are not in the table; dead letters: {sorted(pipelines.dead)}")
+
+
+def span_of_text(unit: str) -> range:
+    start, end = unit.split("-")
+    return range(int(start), int(end))
+
+
+FEW_TRIES = replace(SETTINGS, max_tries=3)
+CONSUME_SOUND: dict[str, Scenario] = {
+    "consume": consuming(Variant(), *TROUBLES),
+    "consume_readable": consuming(Variant(), *TROUBLES, unreadable=False),
+    "consume_replayed": consuming(Variant(settings=FEW_TRIES), *TROUBLES, replay, replay, replayed=True),
+    "consume_with_lost_state": consuming(Variant(), *TROUBLES, lost_state, lost_state),
+}
+SHORT_WINDOW = replace(SETTINGS, deduplication_window=timedelta(seconds=10), cleanup_interval=timedelta(seconds=1))
+WITHOUT_OWNING = Variant(progress=PlansOnAnOldLease, checks=False, settings=SHORT_WINDOW)
+"""An acquisition that the commit does not check, nor whether the messages are held."""
+CONSUME_BROKEN: dict[str, Scenario] = {
+    "consume_acknowledge_before_landing": consuming(Variant(acknowledges_early=True), *TROUBLES),
+    "consume_plan_without_owning": consuming(WITHOUT_OWNING, *TROUBLES, pause, pause, unreadable=False),
+    "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead), *TROUBLES),
+    "consume_prune_by_age_alone": consuming(Variant(prune_by="any", settings=SHORT_WINDOW), *TROUBLES),
+    "consume_window_from_creation": consuming(Variant(prune_by="opened", settings=SHORT_WINDOW), *TROUBLES),
+}

@@ -1,0 +1,479 @@
+"""Failures of units, lost messages, and the end of a pipeline: what is counted, given up and given back."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from lakehead.consume.coordinator import STOP_SECONDS
+from lakehead.consume.ports import Failure
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.lake.ports import AuditFailed, HistoryBroken, UnitsGone
+from lakehead.retry import PollInterval
+from lakehead.wire.errors import NewerFormat
+from tests.unit.consume.pipelines import SETTINGS, Pipeline, Pipelines, Shard, pipelines_test
+
+LEASE = SETTINGS.lease.total_seconds()
+COMMIT = SETTINGS.commit_timeout.total_seconds()
+VISIBILITY = SETTINGS.visibility.total_seconds()
+DOWN = Unavailable("it does not answer")
+LOST = OutcomeUnknown("the answer is lost")
+CORRUPT = Failure("It is corrupt.")
+
+
+# --- tries and dead letters
+
+
+@pipelines_test
+async def test_a_try_is_counted_before_the_read(tested: Pipelines) -> None:
+    tested.calls.takes("read", 1e6)
+    tested.send("a")
+    tested.start()
+    await tested.sleep(COMMIT + 1)
+
+    assert tested.calls.names("count try", "read") == ["count try", "read"]
+    assert tested.shards["table", "a"].tries == 1
+
+
+@pipelines_test
+async def test_a_unit_that_fails_is_a_dead_letter_after_max_tries_and_acknowledged_after_that(
+    tested: Pipelines,
+) -> None:
+    tested.send("bad", "good")
+    pipeline = tested.pipeline()
+    pipeline.landings.failures["bad"] = CORRUPT
+    tested.calls.fails_once("give up", LOST)
+    pipeline.start()
+    await tested.sleep(600)
+
+    assert tested.landed == {"good"}
+    assert [group for group in pipeline.landings.groups if "bad" in group] == [["bad", "good"], *[["bad"]] * 4]
+    assert pipeline.dead_letters.letters == {"bad": "It is corrupt."}
+    assert tested.calls.names("give up", "acknowledge")[-2:] == ["give up", "acknowledge"]
+    assert tested.queued == 0
+    assert (pipeline.counts.failed, pipeline.counts.dead_letters, pipeline.counts.acknowledged) == (5, 1, 2)
+
+
+@pipelines_test
+async def test_a_temporary_failure_never_becomes_a_dead_letter(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.failures["a"] = Failure("The store does not answer.", temporary=True)
+    pipeline.start()
+    await tested.sleep(600)
+    assert pipeline.counts.failed > SETTINGS.max_tries
+    assert tested.shards["table", "a"].tries == 0
+    del pipeline.landings.failures["a"]
+    await tested.sleep(60)
+
+    assert tested.landed == {"a"}
+    assert pipeline.dead_letters.letters == {}
+
+
+@pipelines_test
+async def test_a_failed_unit_comes_again_after_a_pause_that_doubles(tested: Pipelines) -> None:
+    tested.send("a")
+    settings = replace(SETTINGS, commit_timeout=timedelta(0), max_tries=6, poll_wait=timedelta(seconds=1))
+    pipeline = tested.pipeline(settings)
+    pipeline.landings.failures["a"] = CORRUPT
+    pipeline.start()
+    read_at = list[float]()
+    for _ in range(6):
+        while len(pipeline.landings.groups) == len(read_at):
+            await tested.sleep(0.5)
+        read_at.append(tested.time)
+
+    pauses = [after - before for before, after in pairwise(read_at)]
+    assert pauses == [pytest.approx(expected, abs=1.5) for expected in (5, 10, 20, 40, 80)]
+
+
+@pipelines_test
+async def test_a_unit_whose_readers_died_is_given_up_and_not_read_once_more(tested: Pipelines) -> None:
+    tested.shards["table", "deadly"] = Shard(owner="dead", tries=SETTINGS.max_tries)
+    tested.calls.takes("give up", 3)
+    tested.send("good")
+    pipeline = tested.start()
+    await tested.sleep(COMMIT - 1)
+    tested.send("deadly")
+    await tested.sleep(600)
+
+    assert [group for group in pipeline.landings.groups if "deadly" in group] == []
+    assert set(pipeline.dead_letters.letters) == {"deadly"}
+    assert tested.landed == {"good"}
+    assert tested.queued == 0
+
+
+@pipelines_test
+async def test_many_failures_are_settled_together(tested: Pipelines) -> None:
+    tested.send(*(f"u{number}" for number in range(200)))
+    pipeline = tested.pipeline()
+    pipeline.landings.failures.update((f"u{number}", Failure("No answer.", temporary=True)) for number in range(100))
+    pipeline.landings.failures.update((f"u{number}", CORRUPT) for number in range(100, 200))
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+
+    assert pipeline.counts.failed == 200
+    assert {tested.shards["table", f"u{number}"].tries for number in range(100)} == {0}
+    assert {tested.shards["table", f"u{number}"].tries for number in range(100, 200)} == {1}
+    assert tested.calls.count("take back try") == 1
+    assert tested.calls.count("release") <= 2
+    assert tested.calls.count("record") <= 2
+
+
+@pipelines_test
+async def test_a_unit_that_another_has_taken_is_not_given_up(tested: Pipelines) -> None:
+    tested.send("bad")
+    pipeline = tested.pipeline(replace(SETTINGS, max_tries=1))
+    pipeline.landings.failures["bad"] = CORRUPT
+    pipeline.start()
+
+    async def taken() -> None:
+        tested.shards["table", "bad"] = Shard(owner="other", lease_until=1e9)
+
+    tested.calls.faults["give up"] = taken
+    await tested.sleep(COMMIT + 1)
+
+    assert tested.calls.count("acknowledge") == 0
+    assert (pipeline.counts.dead_letters, tested.queued) == (0, 1)
+
+
+# --- lost messages
+
+
+@pipelines_test
+async def test_a_message_whose_visibility_is_lost_lands_nothing_and_is_not_acknowledged(tested: Pipelines) -> None:
+    tested.send("a", "b")
+    pipeline = tested.pipeline()
+    pipeline.landings.read_seconds = 40
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+    [first, *_] = pipeline.coordinator._local.messages_of(pipeline.coordinator._local.units)
+    tested.messages.table.extend([first], timedelta(seconds=0.001))  # as a queue that forgets it
+    other = tested.pipeline(token="other").queue
+    await tested.sleep(1)
+    [stolen] = await other.receive(1, visibility=timedelta(hours=1), wait=timedelta(seconds=1))
+    await tested.sleep(60)
+
+    assert pipeline.counts.lost == 1
+    assert stolen.body.decode() not in tested.landed
+    await tested.sleep(200)
+    assert tested.landed == {"a", "b"} - {stolen.body.decode()}
+    assert tested.queued == 1
+
+
+@pipelines_test
+async def test_a_pipeline_that_stood_still_lands_nothing_of_what_it_held(tested: Pipelines) -> None:
+    """The extension is refused only after the pause, but the commit asks the clock."""
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.read_seconds = 5
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+    [message] = pipeline.coordinator._local.messages_of(pipeline.coordinator._local.units)
+    pipeline.coordinator._visibility._held[message.id].deadline = tested.time  # as after a pause
+    pipeline.coordinator._visibility._held[message.id].is_last = True
+    await tested.sleep(4.5)
+
+    assert tested.calls.count("commit") == tested.calls.count("acknowledge") == 0
+    assert tested.landed == set()
+
+
+@pipelines_test
+async def test_messages_stay_invisible_while_the_state_does_not_answer(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.start()
+    tested.calls.takes("extend lease", 400)
+    tested.calls.takes("count try", 400)
+    await tested.sleep(300)
+
+    assert pipeline.counts.lost == 0
+    assert pipeline.counts.received == 1
+
+
+@pipelines_test
+async def test_messages_that_come_after_a_long_silence_are_held_from_when_they_came(tested: Pipelines) -> None:
+    tested.calls.fails("receive", DOWN)
+    settings = replace(SETTINGS, max_messages=1, polling=PollInterval(first_seconds=1, cap_seconds=60))
+    pipeline = tested.start(settings)
+    pipeline.queue.longest_visibility = timedelta(minutes=10)
+    await tested.sleep(11 * 60)
+    tested.calls.heal("receive")
+    tested.send("a")
+    await tested.sleep(80)
+
+    assert tested.landed == {"a"}
+    assert pipeline.counts.lost == 0
+    assert len(pipeline.landings.groups) == 1
+
+
+@pipelines_test
+async def test_a_unit_that_was_opened_while_life_was_shown_is_kept(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.start()
+    await tested.sleep(1)
+    answer = pipeline.shared.extend
+
+    async def slow(table: str, units: list[str]) -> set[str]:
+        kept = await answer(table, units)
+        await tested.sleep(3)
+        return kept
+
+    pipeline.shared.extend = slow  # type: ignore[assignment, method-assign]
+    tested.calls.takes("open", 2)
+    await tested.sleep(3)
+    tested.send("b")
+    await tested.sleep(COMMIT + 5)
+
+    assert tested.landed == {"a", "b"}
+    assert pipeline.counts.received == 2
+
+
+@pipelines_test
+async def test_a_message_that_is_acknowledged_while_it_is_extended_is_not_counted_as_lost(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.read_seconds = VISIBILITY / 2 + 3
+    tested.calls.takes("extend visibility", 8)
+    pipeline.start()
+    await tested.sleep(3 * VISIBILITY)
+
+    assert tested.queued == 0
+    assert tested.landed == {"a"}
+    assert pipeline.counts.lost == 0
+
+
+# --- the end of a pipeline
+
+
+ENDING: list[LakeheadError] = [
+    NewerFormat("of version 9"),
+    HistoryBroken("rolled back"),
+    Misconfigured("no such bucket"),
+    AuditFailed("3 of 4 rows"),
+]
+
+
+@pytest.mark.parametrize("error", ENDING, ids=lambda error: type(error).__name__)
+def test_an_error_that_an_operator_must_mend_ends_the_pipeline_and_gives_everything_back(error: LakeheadError) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.calls.fails("read", error)
+        tested.send("a", "b", "other/c")
+        pipeline = tested.start()
+        await tested.sleep(COMMIT + 1)
+
+        assert pipeline.running is not None
+        assert pipeline.running.done()
+        assert pipeline.running.exception() is error
+        assert tested.queued == 3
+        assert {shard.owner for shard in tested.shards.values()} == {None}
+        others = tested.pipeline(token="other").queue
+        assert len(await others.receive(9, visibility=timedelta(seconds=9), wait=timedelta(0))) == 3
+
+    test()
+
+
+@pytest.mark.parametrize(
+    "error", [HistoryBroken("rolled back"), Misconfigured("no such bucket"), NewerFormat("of version 9")]
+)
+def test_a_broken_table_costs_its_units_no_tries(error: LakeheadError) -> None:
+    """Or a pipeline that is started again and again, before somebody looks, would make dead letters of good files."""
+
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.calls.fails("read table", error)
+        tested.send("a", "other/b")
+        for number in range(SETTINGS.max_tries + 1):
+            pipeline = tested.start(token=f"start {number}")
+            await tested.sleep(COMMIT + 1)
+            assert pipeline.running is not None
+            assert pipeline.running.exception() is error
+        assert tested.shards["table", "a"].tries == 0
+        tested.calls.heal("read table")
+        pipeline = tested.start(token="last")
+        await tested.sleep(COMMIT + 1)
+
+        assert tested.landed == {"a", "b"}
+        assert pipeline.dead_letters.letters == {}
+
+    test()
+
+
+@pipelines_test
+async def test_stopping_costs_what_was_being_read_no_tries(tested: Pipelines) -> None:
+    tested.calls.takes("read", 1e6)
+    tested.send("a")
+    for number in range(SETTINGS.max_tries + 1):
+        pipeline = tested.start(token=f"start {number}")
+        await tested.sleep(COMMIT + 1)
+        await pipeline.stop()
+    assert tested.shards["table", "a"].tries == 0
+    tested.calls.heal("read")
+    pipeline = tested.start(token="last")
+    await tested.sleep(COMMIT + 1)
+
+    assert tested.landed == {"a"}
+    assert pipeline.dead_letters.letters == {}
+
+
+@pipelines_test
+async def test_units_whose_rows_are_gone_from_the_state_come_again_without_a_try(tested: Pipelines) -> None:
+    tested.calls.fails_once("read", UnitsGone("no row"))
+    tested.send("a")
+    tested.start()
+    await tested.sleep(COMMIT + 1)
+    assert tested.landed == set()
+    assert tested.shards["table", "a"] == replace(tested.shards["table", "a"], tries=0, owner=None)
+    await tested.sleep(VISIBILITY + COMMIT)
+
+    assert tested.landed == {"a"}
+    assert tested.queued == 0
+
+
+@pytest.mark.parametrize(
+    "silent", ["receive", "uuid", "open", "count try", "read", "commit", "answer", "record", "acknowledge", "give up"]
+)
+def test_stopping_takes_seconds_and_gives_everything_back(silent: str) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.send("a", "b", "other/c", "bad")
+        tested.shards["table", "bad"] = Shard(tries=SETTINGS.max_tries)
+        pipeline = tested.start()
+        tested.calls.takes(silent, 1e6)
+        await tested.sleep(COMMIT + 1)
+        began = tested.time
+        await pipeline.stop()
+
+        assert tested.time - began <= STOP_SECONDS + 1
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert {shard.owner for shard in tested.shards.values() if not shard.is_done} <= {None}
+        tested.calls.heal(silent)
+        others = tested.pipeline(token="other").queue
+        visible = await others.receive(9, visibility=timedelta(seconds=9), wait=timedelta(0))
+        if silent not in ("acknowledge", "record", "answer"):
+            assert len(visible) == tested.queued
+
+    test()
+
+
+@pytest.mark.parametrize("silent", ["release", "extend visibility", "take back try"])
+def test_stopping_takes_seconds_though_nobody_takes_back_what_was_held(silent: str) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.calls.takes("read", 1e6)
+        tested.send("a", "b")
+        pipeline = tested.start()
+        await tested.sleep(COMMIT + 1)
+        tested.calls.takes(silent, 1e6)
+        began = tested.time
+        await pipeline.stop()
+
+        assert tested.time - began <= 3 * STOP_SECONDS
+
+    test()
+
+
+@pipelines_test
+async def test_what_landed_while_it_stopped_is_acknowledged(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.commit_seconds = 3
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+    await pipeline.stop()
+
+    assert tested.landed == {"a"}
+    assert tested.queued == 0
+
+
+@pipelines_test
+async def test_an_error_of_the_last_landing_is_raised_though_it_was_stopped(tested: Pipelines) -> None:
+    error = HistoryBroken("rolled back")
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.read_seconds = 2
+    tested.calls.fails("commit", error)
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+    with pytest.raises(HistoryBroken):
+        await pipeline.stop()
+
+
+@pipelines_test
+async def test_an_error_of_the_last_extension_ends_the_pipeline(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.commit_seconds = 20
+    tested.calls.fails("extend visibility", Misconfigured("access denied"))
+    pipeline.start()
+    await tested.sleep(COMMIT + 5)
+
+    assert pipeline.running is not None
+    assert isinstance(pipeline.running.exception(), Misconfigured)
+
+
+@pipelines_test
+async def test_a_pipeline_is_idle_only_when_nothing_is_to_come_again(tested: Pipelines) -> None:
+    pipeline = tested.start(QUICK)
+    await tested.sleep(3)
+    assert pipeline.coordinator.is_idle
+    tested.send("bad")
+    pipeline.landings.failures["bad"] = CORRUPT
+
+    assert not any(await idle_until_empty(tested, pipeline))
+
+
+@pipelines_test
+async def test_a_pipeline_is_not_idle_while_another_works_on_what_it_received(tested: Pipelines) -> None:
+    tested.shards["table", "a"] = Shard(owner="dead", lease_until=LEASE)
+    tested.send("a")
+    pipeline = tested.start(QUICK)
+
+    assert not any(await idle_until_empty(tested, pipeline))
+    assert tested.landed == {"a"}
+
+
+@pipelines_test
+async def test_a_pipeline_is_not_idle_while_a_message_that_it_lost_is_to_come_again(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.start(replace(QUICK, commit_timeout=timedelta(seconds=60)))
+    await tested.sleep(1)
+    tested.messages.table.extend(pipeline.coordinator._visibility.messages, timedelta(seconds=0.001))
+    other = tested.pipeline(token="other").queue
+    tested.calls.fails("receive", DOWN)
+    await tested.sleep(2)
+    tested.calls.heal("receive")
+    await other.receive(1, visibility=0.8 * SETTINGS.visibility, wait=timedelta(seconds=1))
+    while pipeline.coordinator.held_messages:
+        await tested.sleep(1)
+
+    assert not any(await idle_until_empty(tested, pipeline))
+    assert tested.landed == {"a"}
+    assert pipeline.counts.lost == 1
+
+
+@pipelines_test
+async def test_a_message_whose_acknowledgement_failed_is_waited_for(tested: Pipelines) -> None:
+    tested.calls.fails_once("acknowledge", DOWN)
+    tested.send("a")
+    pipeline = tested.start(QUICK)
+
+    assert not any(await idle_until_empty(tested, pipeline))
+
+
+QUICK = replace(SETTINGS, poll_wait=timedelta(seconds=1))
+
+
+async def idle_until_empty(tested: Pipelines, pipeline: Pipeline) -> list[bool]:
+    """Whether the pipeline was idle, asked every moment until the queue is empty; then it is."""
+    await tested.sleep(1.5)
+    seen = []
+    while tested.queued:
+        seen.append(pipeline.coordinator.is_idle)
+        await tested.sleep(0.05)
+    await tested.sleep(2 * VISIBILITY)
+    assert pipeline.coordinator.is_idle
+    return seen

@@ -1,0 +1,127 @@
+"""Staging of objects, with the tasks run here instead of by Spark."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from lakehead.clock import SystemClock
+from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
+from lakehead.consume.object_stager import ObjectStager, equal_groups
+from lakehead.consume.object_tasks import ObjectToRead, ReadingJob, TaskReport
+from lakehead.ids import RandomIds
+from lakehead.lake.landing import NO_WATERMARK, Fence, Head, Unit, UnitRemainder
+from lakehead.lake.ports import Staged
+from lakehead.lake.staged_rows import NewFiles
+from tests.unit.lake.local_table import create, local_catalog
+
+OURS = Schema(
+    NestedField(1, URI, StringType(), required=False),
+    NestedField(2, ROW, LongType(), required=False),
+    NestedField(3, LANDED_AT, TimestamptzType(), required=False),
+    NestedField(4, RESCUED, StringType(), required=False),
+)
+
+
+class Here(ObjectStager):
+    """Runs tasks in this process, two objects each."""
+
+    def _run(
+        self,
+        job: ReadingJob,
+        objects: Sequence[ObjectToRead],
+        work: Callable[[ReadingJob, str, Iterable[ObjectToRead]], TaskReport],
+    ) -> list[TaskReport]:
+        groups = equal_groups(objects, -(-len(objects) // 2))
+        return [work(job, f"{self.ids.uuid()}", group) for group in groups]
+
+
+def staged(folder: Path, *lines: object, again: bool = False) -> tuple[Staged[NewFiles], Here, list[list[str]]]:
+    """Stage one object of a row for each line."""
+    read: list[list[str]] = []
+    with local_catalog(folder) as catalog:
+        table = create(catalog, "t", OURS)
+        table.load()
+        objects = {
+            Unit(f"u{number}"): ObjectToRead(unit=Unit(f"u{number}"), uri=f"u{number}", content=content(line))
+            for number, line in enumerate(lines)
+        }
+        stager = Here(
+            session=None,  # type: ignore[arg-type]
+            table=table,
+            format=ObjectFormat(name=FormatName.NDJSON),
+            stores={},
+            objects=objects,
+            clock=SystemClock(),
+            ids=RandomIds(),
+            random=Random(1),
+            was_read=lambda units: read.append([unit.id for unit in units]),
+        )
+        remainders = [UnitRemainder(unit) for unit in objects]
+        fence = Fence(Head(None, None), None)
+
+        async def stage() -> Staged[NewFiles]:
+            first = await stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence)
+            if not again:
+                return first
+            await stager.discard(first)
+            return await stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence)
+
+        return asyncio.run(stage()), stager, read
+
+
+def content(line: object) -> bytes:
+    return line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+
+
+def rows(landing: Staged[NewFiles]) -> list[dict[str, object]]:
+    found = [row for file in landing.rows.files for row in pq.read_table(file.path).to_pylist()]
+    return sorted(found, key=lambda row: str(row[URI]))
+
+
+def test_columns_that_objects_have_are_added_and_the_objects_read_again(tmp_path: Path) -> None:
+    landing, stager, read = staged(tmp_path, {"a": 1}, {"b": "x"}, {"a": 2})
+
+    assert [(row["a"], row["b"]) for row in rows(landing)] == [(1, None), (None, "x"), (2, None)]
+    assert {unit.id: each.rows for unit, each in stager.read.items()} == {"u0": 1, "u1": 1, "u2": 1}
+    assert read == [["u0", "u1", "u2"]]
+
+
+def test_an_object_that_fails_is_left_out(tmp_path: Path) -> None:
+    landing, stager, read = staged(tmp_path, {"a": 1}, b"{nonsense\n", {"a": 2})
+
+    assert [row[URI] for row in rows(landing)] == ["u0", "u2"]
+    assert [each.unit.id for each in landing.landing.remainders] == ["u0", "u2"]
+    assert [unit.id for unit in stager.failed] == ["u1"]
+    assert read == [["u0", "u2"]]
+    assert landing.landing.counts["rows"] == 2
+
+
+def test_what_is_staged_again_is_counted_once(tmp_path: Path) -> None:
+    landing, stager, _ = staged(tmp_path, {"a": 1}, {"a": 2}, again=True)
+
+    assert len(rows(landing)) == 2
+    assert [each.rows for each in stager.read.values()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"a": {"b": 1}, "a.b": 2}],
+        [{"a": {"b": 1}}, {"a.b": 2}],
+        [{"l": [1]}, {"l.element": 2, "new": 3}],
+    ],
+)
+def test_a_field_that_the_table_cannot_have_as_a_column_is_rescued(tmp_path: Path, lines: list[object]) -> None:
+    landing, stager, _ = staged(tmp_path, *lines)
+
+    found = rows(landing)
+    assert len(found) == len(lines)
+    assert stager.failed == {}
+    assert any("2" in str(row[RESCUED]) for row in found)

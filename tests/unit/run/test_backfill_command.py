@@ -1,0 +1,48 @@
+"""`lakehead consume backfill`: its arguments, and when it says that it is not complete."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakehead.consume.counts import ConsumeCounts
+from lakehead.run.consume_pipelines import _incomplete
+from tests.unit.run.queue_support import Done
+
+
+def running(*, is_done: bool, dead_letters: int = 0) -> Any:
+    counts = ConsumeCounts(dead_letters=dead_letters)
+    return cast("Any", SimpleNamespace(is_done=is_done, coordinator=SimpleNamespace(counts=counts)))
+
+
+def test_a_backfill_that_was_stopped_or_gave_files_up_says_what_to_do() -> None:
+    assert _incomplete(running(is_done=True)) is None
+    assert "Run it again" in str(_incomplete(running(is_done=False)))
+    assert "lakehead dead-letters list CONFIG" in str(_incomplete(running(is_done=True, dead_letters=2)))
+
+
+@pytest.mark.parametrize(
+    ("identity", "name", "message"),
+    [
+        ("uri", "none", "The configuration has no pipeline none. It has: events."),
+        ("uri_and_version", "events", "A backfill needs identity uri or uri_and_etag."),
+    ],
+)
+def test_what_cannot_be_listed_is_refused_before_spark_starts(
+    lakehead: Callable[..., Done], tmp_path: Path, identity: str, name: str, message: str
+) -> None:
+    events = {
+        "queue": {"type": "sqs", "queue": "events"},
+        "tables": [{"table": "a.b", "format": "csv"}],
+        "identity": identity,
+    }
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps({"pipelines": {"events": events}}))
+
+    done = lakehead("consume", "backfill", path, "--pipeline", name, "--prefix", "s3://bucket/in")
+
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
