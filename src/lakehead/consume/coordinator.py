@@ -121,7 +121,7 @@ class QueueCoordinator:
     def is_idle(self) -> bool:
         """Whether nothing is held, and the queue had nothing when it was asked after all that was to come again."""
         found_nothing = self._found_nothing_at is not None and self._found_nothing_at > self._settling.retry_at
-        return found_nothing and not self._local.messages
+        return found_nothing and not self._local.messages and not self._settling.unfinished
 
     def stop(self) -> None:
         """Receive nothing more, let the landing that is under way end soon, and give everything else back."""

@@ -94,8 +94,8 @@ class QueueLocalState:
 
     @property
     def messages(self) -> int:
-        """How many messages are held."""
-        return len(self._messages)
+        """How many messages are held, those included that `settled` has not taken out yet."""
+        return len(self._messages) + len(self._settled)
 
     @property
     def units(self) -> dict[UnitKey, UnitState]:

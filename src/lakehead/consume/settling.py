@@ -44,6 +44,9 @@ class Settling:
     retry_at: float = 0.0
     """When the last of the messages that were not acknowledged comes again at the latest, by the monotonic clock."""
 
+    unfinished: int = 0
+    """Messages that are being acknowledged, or made visible again, at this moment."""
+
     interrupted: list[UnitKey] = field(default_factory=list)
     """Units whose try was cut short by the end of the pipeline: it does not count."""
 
@@ -79,6 +82,13 @@ class Settling:
     async def acknowledge(self) -> None:
         """Acknowledge the messages all of whose units are settled, and let the others come again."""
         settled = self.local.settled()
+        self.unfinished += len(settled)
+        try:
+            await self._acknowledge_settled(settled)
+        finally:
+            self.unfinished -= len(settled)
+
+    async def _acknowledge_settled(self, settled: Sequence[HeldMessage]) -> None:
         self.visibility.stop(each.message for each in settled)
         done = [each for each in settled if each.acknowledge]
         size = len(done) if self.after_landing is None else ACKED_AFTER_ACTIONS

@@ -56,6 +56,22 @@ async def test_a_unit_that_fails_is_a_dead_letter_after_max_tries_and_acknowledg
     assert (pipeline.counts.failed, pipeline.counts.dead_letters, pipeline.counts.acknowledged) == (5, 1, 2)
 
 
+@pytest.mark.parametrize("slow", ["release", "extend visibility", "record", "acknowledge"])
+@pipelines_test
+async def test_a_pipeline_is_not_idle_while_a_message_is_to_come_again(tested: Pipelines, slow: str) -> None:
+    tested.calls.takes(slow, 7)
+    tested.send("bad good")
+    pipeline = tested.pipeline(replace(SETTINGS, poll_wait=timedelta(seconds=1)))
+    pipeline.landings.failures["bad"] = CORRUPT
+    pipeline.start()
+    await tested.sleep(COMMIT)
+    while not pipeline.coordinator.is_idle:
+        await tested.sleep(0.25)
+
+    assert pipeline.dead_letters.letters == {"bad": "It is corrupt."}
+    assert tested.queued == 0
+
+
 @pipelines_test
 async def test_a_temporary_failure_never_becomes_a_dead_letter(tested: Pipelines) -> None:
     tested.send("a")
