@@ -278,6 +278,23 @@ class TestDeadLetters:
         [dropped] = state.history.letters_of(table, ["a"])
         assert dropped.dropped_at is not None
 
+    def test_letters_that_are_replayed_and_not_dropped_are_listed(self, state: State, table: str) -> None:
+        for unit in ("waiting", "second", "first", "dropped", "failed again"):
+            hold(state, table, unit)
+            letter = state.history.bury(table, unit, "no", owner="us")
+            assert letter is not None
+        for unit in ("first", "second", "dropped", "failed again"):
+            assert state.history.begin_replay(table, unit)
+            state.history.revive(table, unit)
+        [dropped] = state.history.letters_of(table, ["dropped"])
+        assert state.history.drop(dropped)
+        hold(state, table, "failed again")
+        assert state.history.bury(table, "failed again", "no", owner="us") is not None
+
+        assert {letter.unit for letter in state.history.replayed_letters(table)} == {"first", "second"}
+        assert len(state.history.replayed_letters(table, limit=1)) == 1
+        assert state.history.replayed_letters("another table") == []
+
     def test_what_has_landed_cannot_be_dropped(self, state: State, table: str) -> None:
         hold(state, table, "a")
         letter = state.history.bury(table, "a", "no", owner="us")

@@ -23,6 +23,7 @@ from tests.faults.proxy import Proxy, Request, Silence, failure, served
 from tests.lakehouse import Lakehouse
 from tests.servers.seaweed import BUCKET, Seaweed
 from tests.servers.sqs import SqsServer
+from tests.support.commands import lakehead_command
 from tests.support.spark import Borrowed, shared_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the very first start fetches jars, and the server of SQS
@@ -207,6 +208,29 @@ def test_a_message_with_objects_of_two_tables_is_acknowledged_only_when_both_hav
         successor.stop()
     assert consumer.counts("raw.one") == every_row(inbox, ["a.one"], 3)
     assert consumer.counts("raw.other") == every_row(inbox, ["b.other"], 4)
+
+
+def test_a_file_of_a_folder_whose_letter_is_replayed_lands_though_the_consumer_was_not_started_again(
+    tmp_path: Path, jvm: Borrowed
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    file = folder / "a.json"
+    file.write_bytes(b'{"id": \n')
+    queue = {"type": "folder", "url": str(folder), "rest_seconds": 0.1, "scan_seconds": 0.1}
+    consumer = Consumer(tmp_path, queue)
+
+    with consuming(consumer, jvm) as running:
+        running.until(lambda: '"dead_letters": 1' in running.said, "it is a dead letter")
+        file.write_bytes(lines(2))
+        running.until(lambda: '"duplicates": 1' in running.said, "its new content is not taken")
+        done = lakehead_command("dead-letters", "replay", consumer.config(), file.as_uri())
+        assert (done.returncode, done.stderr) == (0, "")
+        running.until(lambda: len(consumer.rows()) == 2, "it lands")
+        counts = running.stop()
+
+    assert (counts["landed"], counts["dead_letters"]) == (1, 1)
+    assert consumer.counts() == Counter({(file.as_uri(), row): 1 for row in range(2)})
 
 
 @pytest.mark.parametrize("since", ["since they were received", "since before it knew of them"])

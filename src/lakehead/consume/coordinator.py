@@ -11,7 +11,7 @@ from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import QueueLocalState, UnitKey, UnitState, Work
 from lakehead.consume.objects import NotUnderstood
 from lakehead.consume.patience import Patience
-from lakehead.consume.ports import Actions, DeadLetterBox, Lookup, UnitLander
+from lakehead.consume.ports import Actions, DeadLetterBox, Lookup, Replays, UnitLander
 from lakehead.consume.queue import Message, Queue
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.settling import Settling
@@ -65,12 +65,14 @@ class QueueCoordinator:
         random: Random,
         lookup: Lookup | None = None,
         after_landing: Actions | None = None,
+        replays: Replays | None = None,
     ) -> None:
         self.counts = ConsumeCounts()
         self._settings = settings
         self._queue = queue
         self._reader = reader
         self._lookup = lookup
+        self._replays = replays
         self._shared = shared
         self._landings = landings
         self._clock = clock
@@ -338,6 +340,7 @@ class QueueCoordinator:
             if self._clock.monotonic() >= due_at:
                 due_at = self._clock.monotonic() + interval
                 await self._show_life()
+                await self._deliver_replayed()
 
     def _lose(self, messages: Collection[Message]) -> None:
         """Abandon messages that another consumer may have by now. Units that only they announce are not landed."""
@@ -345,7 +348,11 @@ class QueueCoordinator:
             return
         self.counts.lost += len(messages)
         self._settling.expect_again()
-        LOG.warning("Pipeline %s: %d messages could not be kept invisible", self._settings.name, len(messages))
+        LOG.warning(
+            "Pipeline %s: messages that could not be kept invisible, and come again: %d.",
+            self._settings.name,
+            len(messages),
+        )
         reading = {work.key for state in _LANDING for work in self._local.in_state(state)}
         self._orphaned += [key for key in self._local.lose(messages) if key not in reading]
         self._was_orphaned_some.set()
@@ -367,6 +374,11 @@ class QueueCoordinator:
                     key for key in taken if key in ready and self._local.state_of(key) is UnitState.READY
                 )
         await self._acknowledge()
+
+    async def _deliver_replayed(self) -> None:
+        if self._replays is not None:
+            with suppress(Unavailable, OutcomeUnknown):  # asked again soon
+                await self._replays.deliver(self._tables.known())
 
     async def _prune_for_ever(self) -> None:
         settings = self._settings

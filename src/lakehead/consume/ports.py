@@ -89,6 +89,17 @@ class Actions(Protocol):
         ...
 
 
+class Replays(Protocol):
+    """Lets objects come again whose dead letters are replayed, for a queue without messages that could be sent."""
+
+    async def deliver(self, tables: Collection[str]) -> None:
+        """Let the objects of replayed letters of these tables, named by their uuids, come again.
+
+        Doing it again is harmless. Raises `Unavailable` if the state does not answer.
+        """
+        ...
+
+
 class DeadLetterBox(Protocol):
     """Keeps what could not be landed, with the reason."""
 

@@ -182,6 +182,11 @@ def inline_id(content: bytes) -> str:
     return f"inline:{hashlib.sha256(content).hexdigest()}"
 
 
+def is_inline(unit: str) -> bool:
+    """Return whether a unit is a message's own content, and no object."""
+    return unit.startswith("inline:")
+
+
 def inline_message_id(message_id: str) -> str:
     """Return the id of a message's own content, by the queue's name of the message: equal contents are two units."""
     if not message_id:

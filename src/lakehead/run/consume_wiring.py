@@ -17,6 +17,7 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.dead_letters import QueueDeadLetters
 from lakehead.consume.decode.rows import ObjectFormat
 from lakehead.consume.etag_lookup import EtagLookup
+from lakehead.consume.folder_replays import FolderReplays
 from lakehead.consume.iceberg_landings import IcebergLandings, TableFormat
 from lakehead.consume.message_reader import MessageReader
 from lakehead.consume.object_clients import ObjectClients
@@ -208,6 +209,7 @@ class ConsumeWiring(Wiring):
             random=deps.random,
             lookup=lookup,
             after_landing=self._after_landing(config, reader, deps.state),
+            replays=FolderReplays(queue, deps.state) if isinstance(queue, FolderQueue) else None,
         )
 
     def _after_landing(self, config: ConsumeConfig, reader: MessageReader, state: State) -> AfterLanding | None:

@@ -15,6 +15,7 @@ from lakehead.run.consumed_tables import (
     PipelineOption,
     TableOption,
 )
+from lakehead.run.observe.event_text import counted
 from lakehead.run.queue_options import AsJson, exit_with_errors
 from lakehead.run.queue_output import print_json, print_table, printable
 from lakehead.wire.dead_letters import NO_TABLE, DeadLetterObject, letter_id
@@ -100,8 +101,9 @@ def dead_letter_commands(open_tables: OpenConsumedTables) -> typer.Typer:
     ) -> None:
         """Send the messages of dead letters again, for example after their files or a decoder were repaired.
 
-        A letter stays open until its file has landed, so a replay that fails loses nothing. A file that no message
-        named, as in a folder or a backfill, is tried again when it is listed the next time.
+        A letter stays open until its file has landed, so a replay that fails loses nothing. A file of a watched folder
+        has no message: consumers of the folder try it again within seconds. One of a backfill is tried again by the
+        next backfill.
 
         Example: lakehead dead-letters replay files.json 5f2c8a90b1d4 --pipeline uploads
         """
@@ -141,7 +143,7 @@ def dead_letter_commands(open_tables: OpenConsumedTables) -> typer.Typer:
             return letter_state(await drop_letter(letter, letters=letters, state=tables.state))
 
         if not yes:
-            typer.confirm(f"Drop {len(set(ids)):,} dead letters, for good?", abort=True)
+            typer.confirm(f"Drop {counted(len(set(ids)), 'dead letter')} for good?", abort=True)
         with open_tables(config, pipeline) as tables:
             _change(tables, table, ids, act, as_json=as_json)
 
@@ -165,7 +167,7 @@ def _print_list(found: Sequence[DeadLetterObject], names: Mapping[str, str], *, 
         for letter in found
     ]
     print_table(("ID", "TABLE", "STATE", "LAST", "TRIES", "UNIT", "REASON"), rows)
-    typer.echo(f"{len(found):,} dead letters")
+    typer.echo(counted(len(found), "dead letter"))
 
 
 def _print_fields(found: Sequence[DeadLetterObject], *, as_json: bool) -> None:

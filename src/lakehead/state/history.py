@@ -138,6 +138,21 @@ class History:
         rows = self._database.read(lambda connection: connection.execute(query).all())
         return [letter_of(row) for row in rows]
 
+    def replayed_letters(self, table: str, *, limit: int = 1000) -> list[DeadLetter]:
+        """A table's dead letters whose units are tried again, the first replayed first."""
+        query = (
+            select(dead_letters)
+            .where(
+                dead_letters.c.table_uuid == table,
+                dead_letters.c.replayed_at.is_not(None),
+                dead_letters.c.dropped_at.is_(None),
+            )
+            .order_by(dead_letters.c.replayed_at, dead_letters.c.unit_key)
+            .limit(limit)
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return [letter_of(row) for row in rows]
+
     def record_metrics(self, figures: Sequence[Metric]) -> None:
         """Write metrics of runs; a later value replaces an earlier one."""
         now = self._database.now()

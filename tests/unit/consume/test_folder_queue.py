@@ -103,6 +103,36 @@ def test_a_file_that_changes_after_it_was_acknowledged_comes_again() -> None:
     setup.run(test())
 
 
+def test_an_acknowledged_file_comes_again_if_that_is_asked_for_and_once_for_each_time() -> None:
+    setup = Setup()
+
+    async def test() -> None:
+        await setup.store.put("a", b"1")
+        await setup.store.put("b", b"1")
+        assert await setup.received() == ["a", "b"]
+        setup.queue.deliver_again([f"{URL}/a", f"{URL}/gone"])
+        assert await setup.received() == ["a"]
+        assert await setup.received(60) == []
+        setup.queue.deliver_again([f"{URL}/a"])
+        setup.queue.deliver_again([f"{URL}/b"])
+        assert await setup.received(60) == ["b"]
+
+    setup.run(test())
+
+
+def test_a_file_that_is_held_does_not_come_again_though_that_is_asked_for() -> None:
+    setup = Setup()
+
+    async def test() -> None:
+        await setup.store.put("a", b"1")
+        [held] = await setup.queue.receive(1, visibility=MINUTE, wait=MINUTE)
+        setup.queue.deliver_again([held.id])
+        assert not await setup.queue.acknowledge([held])
+        assert await setup.received(60) == []
+
+    setup.run(test())
+
+
 def test_a_file_that_changes_while_it_is_held_comes_again_after_its_acknowledgement() -> None:
     setup = Setup()
 

@@ -52,6 +52,8 @@ class FolderQueue:
         self._files: dict[str, ListedObject] = {}
         """The files of the table, as they were delivered, by URI."""
         self._acknowledged = AcknowledgedFiles(settings.remembered)
+        self._again: set[str] = set()
+        """The URIs of files that are to be delivered again though they were acknowledged."""
         self._pass: FolderPass | None = None
         self._pass_skipped = 0
         self._next_pass_at = -inf
@@ -91,6 +93,10 @@ class FolderQueue:
             if message.id not in self._table and (file := self._files.pop(message.id, None)) is not None:
                 self._acknowledged.add(file)
         return failed
+
+    def deliver_again(self, uris: Collection[str]) -> None:
+        """Deliver these files again when they are listed, though they were acknowledged, and no others."""
+        self._again = {uri for uri in uris if uri not in self._table}
 
     async def close(self) -> None:
         """End waiting calls. Another process that watches the folder gets all of its files."""
@@ -134,6 +140,7 @@ class FolderQueue:
             for file in await current.step():
                 uri = uri_of(self._base, file.key)
                 self._files[uri] = file
+                self._again.discard(uri)
                 self._table.add(uri, uri.encode(errors="surrogatepass"), _utc(file.modified_ns))
             if current.is_complete:
                 self._end_pass(current)
@@ -162,7 +169,12 @@ class FolderQueue:
         if is_temporary(file.key):
             self._pass_skipped += 1
             return False
-        if self._acknowledged.seen(file) or uri_of(self._base, file.key) in self._table:
+        uri, was_acknowledged = uri_of(self._base, file.key), self._acknowledged.seen(file)
+        if uri in self._table:
+            return False
+        if uri in self._again:
+            return True
+        if was_acknowledged:
             return False
         may_be_forgotten = self._acknowledged.has_forgotten and not self._is_rescan
         return not may_be_forgotten or file.modified_ns >= self._known_before_ns
