@@ -68,6 +68,9 @@ class Settling:
         uuid = await self.tables.uuid(work.key.table)
         if await self.patience.answer(lambda: self.dead_letters.give_up(work, uuid, reason, tries)):
             self.counts.dead_letters += 1
+            LOG.warning(
+                "Pipeline %s: %s is a dead letter after %d tries: %s", self.settings.name, work.key.unit, tries, reason
+            )
             await self._record(uuid, [_failed(work, FileState.DEAD_LETTER, reason, tries)])
             self.local.complete([work.key])
         else:
@@ -77,6 +80,7 @@ class Settling:
         """Make a message that was not understood a dead letter."""
         await self.patience.answer(lambda: self.dead_letters.give_up_message(message, reason))
         self.counts.dead_letters += 1
+        LOG.warning("Pipeline %s: the message %s is a dead letter: %s", self.settings.name, message.id, reason)
         self.local.add(message, ())  # there is nothing to wait for: it is acknowledged
 
     async def acknowledge(self) -> None:
@@ -138,18 +142,24 @@ class Settling:
         if temporary := [work.key.unit for work, failure in failed if failure.temporary]:
             await self.patience.answer(lambda: self.shared.take_back_try(uuid, temporary))
         again: list[FileOutcome] = []
+        next_try = dict[str, str]()
         for work, failure in failed:
             tried = tries[work.key.unit]
             if tried >= self.settings.max_tries and not failure.temporary:
                 await self.give_up(work, failure.reason, tried)
             else:
                 again.append(_failed(work, FileState.FAILED, failure.reason, tried))
+                which = "not counted" if failure.temporary else f"try {tried} of {self.settings.max_tries}"
+                pause = self.settings.delay_after(tried).total_seconds()
+                next_try[work.key.unit] = f"{which}, again in {pause:g} s"
         if not again:
             return
         counts = Counter(each.error for each in again)
         for each in {each.error: each for each in reversed(again)}.values():
             more = f" and {counts[each.error] - 1} more" if counts[each.error] > 1 else ""
-            LOG.warning("Pipeline %s: %s%s: %s", self.settings.name, each.unit, more, each.error)
+            LOG.warning(
+                "Pipeline %s: %s%s: %s (%s)", self.settings.name, each.unit, more, each.error, next_try[each.unit]
+            )
         await self._record(uuid, again)
         await self.patience.answer(lambda: self.shared.release(uuid, [each.unit for each in again]))
         units = {work.key.unit: work.key for work, _ in failed}
@@ -161,7 +171,12 @@ class Settling:
         try:
             failed = {message.id for message in await self.queue.acknowledge([each.message for each in done])}
         except (Unavailable, OutcomeUnknown) as error:
-            LOG.warning("Pipeline %s: %d messages were not acknowledged: %s", self.settings.name, len(done), error)
+            LOG.warning(
+                "Pipeline %s: messages that were not acknowledged, and come again: %d. %s",
+                self.settings.name,
+                len(done),
+                error,
+            )
             failed = {each.message.id for each in done}
         if failed:
             self.expect_again()

@@ -35,7 +35,7 @@ def backfill(
         typer.Option(formats=TIMES, help="Only files that were modified after this time, in UTC.", show_default="all"),
     ] = None,
 ) -> None:
-    """Land the files of a folder through a pipeline, each exactly once, also those that landed before.
+    """Land the files of a folder through a pipeline. What has landed, however long ago, does not land again.
 
     The folder is listed, and its files go to the tables as if a message announced each of them. The pipeline itself
     may run meanwhile, here or elsewhere. It ends when everything has landed; after a crash, run it again. Exit codes:

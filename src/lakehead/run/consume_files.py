@@ -16,6 +16,7 @@ from lakehead.run.consumed_tables import (
     PipelineOption,
     TableOption,
 )
+from lakehead.run.observe.event_text import counted
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table
 from lakehead.run.table_options import parse_age
@@ -31,7 +32,6 @@ class ShownState(StrEnum):
     FAILED = "failed"
     DEAD_LETTER = "dead-letter"
     DROPPED = "dropped"
-    SKIPPED = "skipped"
 
 
 def files_command(open_tables: OpenConsumedTables) -> Callable[..., None]:
@@ -88,7 +88,7 @@ def files_command(open_tables: OpenConsumedTables) -> Callable[..., None]:
             for record in some
         ]
         print_table(("TABLE", "FILE", "STATE", "CHANGED", "ROWS", "BYTES", "RESCUED", "TRIES", "FIRST ERROR"), rows)
-        typer.echo(f"{len(rows):,} files")
+        typer.echo(counted(len(rows), "file"))
 
     return files
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,7 @@ from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.consume_wiring import Backfill, ConsumeWiring, PipelineDeps, pipeline_settings
 from lakehead.run.error_messages import error_message
 from lakehead.run.observe.display import Display, LineDisplay
+from lakehead.run.observe.event_text import counted
 from lakehead.run.observe.json_lines import StructuredLogSubscriber
 from lakehead.run.observe.levels import Level
 from lakehead.run.observe.outputs import warn_on_stderr
@@ -97,7 +99,7 @@ class Pipelines:
                 try:
                     await asyncio.gather(*(self._run_one(each) for each in self.running))
                 finally:
-                    reporting.cancel()
+                    await _cancelled(reporting)
         return int(any(each.error for each in self.running))
 
     async def _open(self, name: str, config: ConsumeConfig, opened: AsyncExitStack) -> _Running:
@@ -130,7 +132,7 @@ class Pipelines:
         except Exception as error:  # noqa: BLE001 - a pipeline must not stop the others
             each.error = error_message(error, self.config_file)
         finally:
-            ending.cancel()
+            await _cancelled(ending)
         each.has_ended = True
         seconds = self.clock.monotonic() - each.started_at
         self.emitter.emit(PipelineEnded(pipeline=each.name, counts=each.counts, seconds=seconds, error=each.error))
@@ -232,18 +234,21 @@ def run_pipelines(
     for each in pipelines.running:
         if each.error:
             typer.echo(f"lakehead: Pipeline {each.name}: {each.error}", err=True)
-        elif backfill is not None and (incomplete := _incomplete(each)):
+        elif backfill is not None and (incomplete := _incomplete(each, config_file)):
             typer.echo(f"lakehead: {incomplete}", err=True)
             code = 1
+        elif backfill is not None and not each.coordinator.counts.received:
+            typer.echo(f"lakehead: No files were found in {each.queue.name}.", err=True)
     return code
 
 
-def _incomplete(backfill: _Running) -> str | None:
+def _incomplete(backfill: _Running, config_file: Path) -> str | None:
     """Return why a backfill has not landed everything, and what to do."""
     if not backfill.is_done:
         return "The backfill was stopped before its end. Run it again: what has landed is not landed twice."
     if count := backfill.coordinator.counts.dead_letters:
-        return f"Files that could not be landed: {count:,}. See why: lakehead dead-letters list CONFIG"
+        see = f"lakehead dead-letters list {quote(str(config_file))}"
+        return f"{counted(count, 'file')} could not be landed. See why: {see}"
     return None
 
 
@@ -298,6 +303,12 @@ class _Upkeeps:
             random=system_random(),
         )
         return self._opened.enter_context(upkeep)
+
+
+async def _cancelled(task: "asyncio.Future[None]") -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @contextmanager

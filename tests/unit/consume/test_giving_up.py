@@ -56,6 +56,26 @@ async def test_a_unit_that_fails_is_a_dead_letter_after_max_tries_and_acknowledg
     assert (pipeline.counts.failed, pipeline.counts.dead_letters, pipeline.counts.acknowledged) == (5, 1, 2)
 
 
+def test_people_are_told_of_each_try_of_what_follows_and_of_the_dead_letter(caplog: pytest.LogCaptureFixture) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        caplog.clear()
+        tested.send("bad", "?")
+        pipeline = tested.pipeline(replace(SETTINGS, max_tries=3))
+        pipeline.landings.failures["bad"] = CORRUPT
+        pipeline.start()
+        await tested.sleep(200)
+
+        assert [record.getMessage() for record in caplog.records] == [
+            "Pipeline pipeline: the message 2 is a dead letter: It says nothing.",
+            "Pipeline pipeline: bad: It is corrupt. (try 1 of 3, again in 5 s)",
+            "Pipeline pipeline: bad: It is corrupt. (try 2 of 3, again in 10 s)",
+            "Pipeline pipeline: bad is a dead letter after 3 tries: It is corrupt.",
+        ]
+
+    test()
+
+
 @pytest.mark.parametrize("slow", ["release", "extend visibility", "record", "acknowledge"])
 @pipelines_test
 async def test_a_pipeline_is_not_idle_while_a_message_is_to_come_again(tested: Pipelines, slow: str) -> None:

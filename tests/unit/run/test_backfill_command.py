@@ -19,9 +19,12 @@ def running(*, is_done: bool, dead_letters: int = 0) -> Any:
 
 
 def test_a_backfill_that_was_stopped_or_gave_files_up_says_what_to_do() -> None:
-    assert _incomplete(running(is_done=True)) is None
-    assert "Run it again" in str(_incomplete(running(is_done=False)))
-    assert "lakehead dead-letters list CONFIG" in str(_incomplete(running(is_done=True, dead_letters=2)))
+    config = Path("my events.toml")
+    see = "See why: lakehead dead-letters list 'my events.toml'"
+    assert _incomplete(running(is_done=True), config) is None
+    assert "Run it again" in str(_incomplete(running(is_done=False), config))
+    assert _incomplete(running(is_done=True, dead_letters=1), config) == f"1 file could not be landed. {see}"
+    assert _incomplete(running(is_done=True, dead_letters=2), config) == f"2 files could not be landed. {see}"
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_files_are_chosen_by_table_state_time_and_name(
     assert units("--file", "old", "--since", "1h") == []
     assert units("--file", "new", "--state", "landed") == []
     assert units("--limit", "1") == ["old", "fine"]
+    assert files("--table", "raw.more").stdout.splitlines()[-1] == "1 file"
+
+
+def test_a_state_that_no_file_comes_to_is_not_offered(files: Callable[..., Result]) -> None:
+    assert files("--state", "skipped").exit_code == 2
 
 
 def test_more_than_a_page_is_printed_once(files: Callable[..., Result], state: State) -> None:

@@ -147,8 +147,9 @@ def _pipeline_text(event: PipelineStarted | PipelineProgress | PipelineEnded) ->
             rate = f"{event.rows_per_second:,.0f} rows a second"
             return f"{name}: {_landed(event.counts)}; {rate}, {counted(event.held_messages, 'message')} held{lag}"
         case PipelineEnded():
-            how = "ended" if event.error is None else f"failed: {one_line(event.error)}"
-            return f"{name}: {how}; {_landed(event.counts)}, after {duration(event.seconds)}"
+            how = "ended" if event.error is None else "failed"
+            error = "" if event.error is None else f": {one_line(event.error)}"
+            return f"{name}: {how} after {duration(event.seconds)}; {_landed(event.counts)}{error}"
 
 
 def _landed(counts: Mapping[str, int]) -> str:
