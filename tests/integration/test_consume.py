@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote_plus
 from uuid import uuid4
@@ -15,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.consume import object_stager
+from lakehead.consume.uris import inline_id
 from lakehead.storage.connect import Bucket, connect
 from tests.chaos.consume_child import consuming
-from tests.consumer import Consumer, aws, lines, sqs
+from tests.consumer import TABLE, Consumer, aws, lines, sqs
 from tests.faults.deadly_decoder import DEADLY, ENDLESS, with_deadly_decoder
 from tests.faults.proxy import Proxy, Request, Silence, failure, served
 from tests.lakehouse import Lakehouse
@@ -28,6 +30,7 @@ from tests.support.spark import Borrowed, shared_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the very first start fetches jars, and the server of SQS
 
+RESCUE = {"schema_mode": "rescue"}
 LAKEHEAD = Path(sys.executable).with_name("lakehead")
 
 
@@ -127,6 +130,29 @@ def test_ten_files_of_which_two_are_announced_twice_are_ten_thousand_rows_and_st
 
     assert consumer.landings() == landings, "nothing lands again"
     assert inbox.left == 0
+
+
+def test_content_in_messages_lands_once_with_what_does_not_fit_kept_beside_it(
+    consumer: Consumer, inbox: Inbox, server: SqsServer, spark: SparkSession
+) -> None:
+    consumer.settings = {"messages": "inline"}
+    consumer.tables = [{"table": TABLE, "format": "ndjson", "columns": [{"name": "id", "type": "int"}], **RESCUE}]
+    first, second = '{"id": 1}\n{"id": "two", "more": [2]}', '{"id": 3}'
+    server.send(inbox.queue, first, first, second)
+    before = datetime.now(UTC)
+
+    assert consumer.run(spark) == 0
+
+    rows = sorted(consumer.rows().to_pylist(), key=lambda row: (row["_uri"] != inline_id(first.encode()), row["_row"]))
+    assert [(row["_uri"], row["_row"], row["id"]) for row in rows] == [
+        (inline_id(first.encode()), 0, 1),
+        (inline_id(first.encode()), 1, None),
+        (inline_id(second.encode()), 0, 3),
+    ]
+    assert [row["_rescued"] and json.loads(row["_rescued"]) for row in rows] == [None, {"id": "two", "more": [2]}, None]
+    assert all(before <= row["_landed_at"] <= datetime.now(UTC) for row in rows)
+    assert inbox.left == 0
+    assert consumer.letters() == []
 
 
 def test_a_corrupt_object_among_a_hundred_becomes_a_dead_letter_that_says_where(

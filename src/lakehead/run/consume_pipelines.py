@@ -21,6 +21,7 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.metrics import ConsumeMetrics
 from lakehead.consume.queue import Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
+from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.maintain.upkeep import Upkeep
@@ -173,7 +174,13 @@ class Pipelines:
     def _serve_metrics(self, port: int, opened: AsyncExitStack) -> None:
         registry = CollectorRegistry()
         registry.register(ConsumeMetrics({each.name: each.coordinator for each in self.running}))
-        server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+        try:
+            server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Misconfigured(
+                f"Metrics cannot be served on port {port} of 127.0.0.1: {reason}. Choose another --metrics-port."
+            ) from error
         opened.callback(server.server_close)
         opened.callback(server.shutdown)
 

@@ -132,6 +132,21 @@ async def test_a_landing_begins_when_the_commit_timeout_is_over(tested: Pipeline
 
 
 @pipelines_test
+async def test_when_a_message_was_read_it_is_extended_once_more_by_twice_the_commit_timeout(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.commit_seconds = 2 * COMMIT - 1
+    pipeline.start()
+    await tested.sleep(COMMIT + 2 * COMMIT - 2)
+    assert tested.landed == set()
+    assert [what[1] for name, what in tested.calls.made if name == "extend visibility"] == [2 * COMMIT]
+    await tested.sleep(5)
+
+    assert tested.landed == {"a"}
+    assert (pipeline.counts.lost, tested.queued) == (0, 0)
+
+
+@pipelines_test
 async def test_a_landing_begins_when_max_messages_have_gathered(tested: Pipelines) -> None:
     tested.send("a", "b", "c", "d")
     pipeline = tested.start(replace(SETTINGS, max_messages=3))

@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lakehead.clock import SystemClock
+from lakehead.consume import object_stager
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
 from lakehead.consume.object_stager import ObjectStager, equal_groups
 from lakehead.consume.object_tasks import ObjectToRead, ReadingJob, TaskReport
@@ -19,6 +20,7 @@ from lakehead.ids import RandomIds
 from lakehead.lake.landing import NO_WATERMARK, Fence, Head, Unit, UnitRemainder
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import NewFiles
+from lakehead.wire.errors import NewerFormat
 from tests.unit.lake.local_table import create, local_catalog
 
 OURS = Schema(
@@ -91,6 +93,16 @@ def test_columns_that_objects_have_are_added_and_the_objects_read_again(tmp_path
     assert [(row["a"], row["b"]) for row in rows(landing)] == [(1, None), (None, "x"), (2, None)]
     assert {unit.id: each.rows for unit, each in stager.read.items()} == {"u0": 1, "u1": 1, "u2": 1}
     assert read == [["u0", "u1", "u2"]]
+
+
+def test_an_object_of_a_newer_format_ends_the_landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_newer(*_: object) -> TaskReport:
+        return TaskReport(newer_format="s3://bucket/new: of version 9")
+
+    monkeypatch.setattr(object_stager, "read_objects", read_newer)
+
+    with pytest.raises(NewerFormat, match="s3://bucket/new: of version 9"):
+        staged(tmp_path, {"a": 1})
 
 
 def test_an_object_that_fails_is_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -194,6 +195,17 @@ def test_rows_that_cannot_be_written_fail_the_task_and_not_one_object(
     with pytest.raises(OSError, match="reset"):
         read_objects(a_job(tmp_path, N), "task", [an_object("a", {"n": 1}), an_object("b", {"n": 2})])
     assert list((tmp_path / "data").glob("*")) == []
+
+
+def test_an_object_of_a_newer_format_is_not_a_failed_one_and_is_named(tmp_path: Path) -> None:
+    job = replace(a_job(tmp_path, N), format=ObjectFormat(name=FormatName.KEY_VALUE))
+    newer = ObjectToRead(unit=Unit("new"), uri="s3://bucket/new", content=b"LKB2 and what nobody knows yet")
+
+    report = read_objects(job, "task", [newer])
+
+    assert report.newer_format is not None
+    assert report.newer_format.startswith("s3://bucket/new: ")
+    assert (report.failed, report.read) == ({}, [])
 
 
 def test_an_error_of_a_decoder_costs_its_object_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The pipelines of one process: what is told when they start, go on and end, and what is served to Prometheus."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -175,6 +176,16 @@ async def test_every_count_is_served_to_prometheus_with_its_pipeline() -> None:
     }
     assert served == {**expected, **gauges}
     assert COUNTERS.keys() == {each.name for each in fields(ConsumeCounts)}
+
+
+@async_test
+async def test_a_port_that_is_in_use_is_told_and_nothing_is_consumed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        coordinator = FakeCoordinator()
+
+        with pytest.raises(Misconfigured, match=rf"port {port} of 127.0.0.1: .* Choose another --metrics-port."):
+            await run({"clicks": coordinator}, metrics_port=port)
 
 
 @pytest.mark.parametrize(
