@@ -13,6 +13,7 @@ from lakehead.state.model import FileOutcome, FileState, ShardState
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.support.async_tests import async_test
+from tests.support.effort import effort
 from tests.support.state_tools import FIRST, HOUR, MINUTE, HandClock, landing
 
 pytest_plugins = ["tests.support.state_fixtures"]
@@ -224,7 +225,7 @@ def test_what_became_of_units_is_in_their_history(shared: Tokens, state: State, 
     test()
 
 
-ROUNDS = 200
+ROUNDS = effort(200, soak=1_000)
 
 
 def test_of_two_pipelines_that_acquire_at_once_at_most_one_owns(state_url: str, clock: HandClock, table: str) -> None:

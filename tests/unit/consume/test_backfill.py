@@ -31,10 +31,11 @@ from lakehead.state.state import State
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import ListedObject
 from tests.support.async_tests import async_test
+from tests.support.effort import effort
 from tests.support.state_tools import HandClock, removed
 
 TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
-KEYS = 200_000
+KEYS = effort(200_000, soak=1_000_000)
 SETTINGS = PipelineSettings(
     name="backfill", commit_timeout=timedelta(milliseconds=10), max_messages=2_000, max_held=4_000
 )
