@@ -9,3 +9,23 @@ class Unreadable(LakeheadError):
 
 class NewerFormat(Unreadable):
     """Update the reader: a newer Lakehead wrote the stored object. It is not damaged, and never goes to quarantine."""
+
+
+class BadFrame(Unreadable):
+    """Fix the sender: the bytes are not a valid frame. `code` says why in one stable word, for programs."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason, fault=code)
+        self.code = code
+
+
+class TooLarge(Unreadable):
+    """Send smaller batches: the frame is above a limit of this reader. Nothing was allocated for it."""
+
+
+class InvalidIdentity(LakeheadError, ValueError):
+    """Fix the input: no batch can have this agent, boot and range of sequence numbers."""
+
+
+class InvalidKeyPart(LakeheadError, ValueError):
+    """Fix the input: an object key cannot hold this hash, time or name."""

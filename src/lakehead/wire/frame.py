@@ -1,0 +1,151 @@
+"""Frames (`.lmbatch`): one batch of records with its identity, as it is sent and stored. docs/frames.md has the layout.
+
+Whatever bytes come, decoding ends in a `Frame` or in `BadFrame`, `TooLarge` or `NewerFormat`, within its limits.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import pyarrow as pa
+import zstandard
+
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.errors import BadFrame, TooLarge
+from lakehead.wire.frame_header import FrameHeader, check_whole, decode_header, decode_prefix, encode_head
+from lakehead.wire.ipc_payload import read_batch, write_batch
+from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind
+
+MIB = 1 << 20
+LEVEL = 1
+"""The zstd compression level: a fast one, because agents compress beside other work."""
+
+MAX_RATIO = 1_000
+"""Payloads that would compress by more than this are stored as they are, or readers would take them for a bomb."""
+
+RATIO_FREE_BYTES = MIB
+"""Payloads up to this size may be compressed by any ratio."""
+
+_MAX_WINDOW = 8 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    """Limits on the frames that are read, to bound a reader's memory. Checked before anything is allocated."""
+
+    frame_bytes: int = 64 * MIB
+    """Size of the whole frame."""
+
+    payload_bytes: int = 256 * MIB
+    """Size of the payload, decompressed."""
+
+    records: int = 1_000_000
+    ratio: int = MAX_RATIO
+    """How many times larger than its compressed form a payload of more than 1 MiB may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A valid frame: its header and its records, in the order of their sequence numbers."""
+
+    header: FrameHeader
+    records: pa.RecordBatch
+
+    @property
+    def identity(self) -> BatchIdentity:
+        """The identity of the batch."""
+        return self.header.identity
+
+
+def frame_sha256(body: bytes | memoryview) -> str:
+    """The content hash of a frame: over exactly the bytes that are stored, in hex."""
+    return sha256(body).hexdigest()
+
+
+def encode_frame(
+    identity: BatchIdentity, kind: FrameKind, records: pa.RecordBatch | pa.Table, *, compress: bool = True
+) -> bytes:
+    """Encode records as a frame of the newest version of their kind. The same records give the same bytes.
+
+    Raises `BadFrame` if they do not have the schema of their kind, break a rule of it, or are not as many as the
+    identity says.
+    """
+    schema_version = max(RECORD_SCHEMAS[kind])
+    record_schema = RECORD_SCHEMAS[kind][schema_version]
+    payload = write_batch(_one_batch(records, record_schema.schema))
+    record_schema.check(read_batch(payload, record_schema, identity.record_count))
+    zstd, stored = _compressed(payload) if compress else (False, payload)
+    head = encode_head(identity, kind, schema_version, payload_bytes=len(payload), stored=stored, zstd=zstd)
+    return b"".join([head, stored])
+
+
+def peek_frame(start: bytes | memoryview) -> FrameHeader:
+    """Decode the header of a frame from its first `MAX_HEAD_BYTES`, or more. Nothing else is checked.
+
+    Raises `BadFrame` and `NewerFormat`.
+    """
+    frame = pa.py_buffer(start)
+    return decode_header(frame, decode_prefix(frame))
+
+
+def decode_frame(body: bytes | memoryview, limits: FrameLimits = FrameLimits()) -> Frame:  # noqa: B008 - frozen
+    """Decode and validate a whole frame. If it is not compressed, the records share the memory of the body.
+
+    Raises `TooLarge` if it exceeds a limit, `NewerFormat` if a newer Lakehead wrote it, else `BadFrame`.
+    """
+    frame = pa.py_buffer(body)
+    prefix = decode_prefix(frame)
+    _check_limit("bytes", len(frame), limits.frame_bytes)
+    check_whole(frame, prefix)
+    header = decode_header(frame, prefix)
+    _check_limit("records", header.identity.record_count, limits.records)
+    _check_limit("bytes in its payload", header.payload_bytes, limits.payload_bytes)
+    payload = frame.slice(header.payload_at)
+    if header.is_compressed:
+        payload = _decompressed(payload, header.payload_bytes, limits.ratio)
+    records = read_batch(payload, header.record_schema, header.identity.record_count)
+    header.record_schema.check(records)
+    return Frame(header, records)
+
+
+def _check_limit(what: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise TooLarge(f"The frame has {found:,} {what}; the limit is {limit:,}. Send smaller batches.", fault=what)
+
+
+def _one_batch(records: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    records = records.replace_schema_metadata(None)
+    if not records.schema.equals(schema, check_metadata=True):
+        raise BadFrame("bad_schema", f"The records have the columns {records.schema.to_string()}, not {schema}.")
+    if isinstance(records, pa.RecordBatch):
+        return records
+    batches = records.combine_chunks().to_batches()
+    if len(batches) != 1:
+        raise BadFrame("bad_count", "The records are none, or too large for one batch.")
+    return batches[0]
+
+
+def _compressed(payload: pa.Buffer) -> tuple[bool, pa.Buffer]:
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=True)
+    stored = pa.py_buffer(compressor.compress(payload))
+    if len(payload) > max(RATIO_FREE_BYTES, MAX_RATIO * len(stored)):
+        return False, payload
+    return True, stored
+
+
+def _decompressed(stored: pa.Buffer, size: int, ratio: int) -> pa.Buffer:
+    """Decompress exactly one zstd frame of exactly this size, which is within the limits."""
+    if size > max(RATIO_FREE_BYTES, ratio * len(stored)):
+        raise TooLarge(f"The frame's payload is more than {ratio:,} times as large as compressed.", fault="ratio")
+    try:
+        # zstd allocates what its frame declares, whatever limit it is given: so check that first.
+        parameters = zstandard.get_frame_parameters(stored)
+        if parameters.content_size != size or parameters.dict_id:
+            raise BadFrame("bad_compression", f"The frame's zstd part does not declare its {size:,} bytes.")
+        if parameters.window_size > max(size, _MAX_WINDOW):
+            raise BadFrame("bad_compression", "The frame's zstd part requires too much memory.")
+        payload = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BadFrame("bad_compression", f"The frame's zstd part cannot be read ({error}).") from None
+    if len(payload) != size:
+        raise BadFrame("bad_compression", f"The frame's zstd part has {len(payload):,} bytes, not {size:,}.")
+    return pa.py_buffer(payload)

@@ -1,0 +1,157 @@
+"""The payload of a frame: an Arrow IPC stream of exactly one schema and one record batch, from anybody.
+
+PyArrow reads the messages, but not before their framing was checked here: it would decompress buffers, or follow
+dictionaries, to any size that a message declares.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakehead.wire.errors import BadFrame
+from lakehead.wire.record_schemas import RecordSchema
+
+MAX_METADATA_BYTES = 64 << 10
+"""The longest description of a schema or batch. Those of our schemas have less than 8 KiB."""
+
+_CONTINUATION = 0xFFFFFFFF
+_END = struct.pack("<II", _CONTINUATION, 0)
+_FRAMING = struct.Struct("<Ii")
+_U8, _U16, _U32, _I32, _I64 = (struct.Struct(kind) for kind in ("<B", "<H", "<I", "<i", "<q"))
+_SCHEMA, _RECORD_BATCH = 1, 3
+"""The types of messages, as in Arrow's Message.fbs."""
+
+_ALIGNMENT = 8
+
+
+def write_batch(records: pa.RecordBatch) -> pa.Buffer:
+    """Encode a record batch as a stream of it alone."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V5, compression=None, use_threads=False)
+    with pa.ipc.new_stream(sink, records.schema, options=options) as writer:
+        writer.write_batch(records)
+    return sink.getvalue()
+
+
+def read_batch(payload: pa.Buffer, expected: RecordSchema, rows: int) -> pa.RecordBatch:
+    """Decode a stream that must hold one batch of this schema and number of rows. Its buffers are not copied.
+
+    Raises `BadFrame`. What is returned is valid Arrow, down to the last offset and UTF-8 byte.
+    """
+    if payload.address % _ALIGNMENT:
+        payload = pa.py_buffer(payload.to_pybytes())
+    first = _message_at(payload, 0)
+    second = _message_at(payload, first.end)
+    if payload.slice(second.end).to_pybytes() != _END:
+        raise _bad("it does not end after one schema and one record batch")
+    if first.kind != _SCHEMA or first.body_bytes or second.kind != _RECORD_BATCH:
+        raise _bad("it must hold a schema and then a record batch, without dictionaries")
+    if second.is_compressed:
+        raise _bad("its buffers are compressed; a frame is compressed as a whole, by its flag")
+    if second.rows != rows:
+        raise BadFrame("bad_count", f"The frame tells {rows:,} records, but its payload has {second.rows:,} rows.")
+    try:
+        _check_schema(payload.slice(0, first.end), expected)
+        records = pa.ipc.read_record_batch(payload.slice(first.end, second.end - first.end), expected.schema)
+        records.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _bad(str(error)) from None
+    return records
+
+
+def _check_schema(message: pa.Buffer, expected: RecordSchema) -> None:
+    if message.equals(expected.message):
+        return
+    found = pa.ipc.read_schema(message)
+    if not found.equals(expected.schema, check_metadata=True):
+        raise BadFrame("bad_schema", _difference(found, expected.schema))
+
+
+def _difference(found: pa.Schema, expected: pa.Schema) -> str:
+    if found.names != expected.names:
+        return f"The frame's columns are {', '.join(found.names)[:300]}; expected are {', '.join(expected.names)}."
+    wrong = [field.name for field in expected if not found.field(field.name).equals(field, check_metadata=True)]
+    where = f"in {', '.join(wrong)}" if wrong else "in its metadata or byte order"
+    return f"The frame's schema differs from the expected one {where}. See docs/frames.md."
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    kind: int
+    end: int
+    """Where the next message starts."""
+
+    body_bytes: int
+    rows: int = 0
+    is_compressed: bool = False
+
+
+def _message_at(payload: pa.Buffer, start: int) -> _Message:
+    """Read the framing and the description of the message at an offset."""
+    if len(payload) - start < _FRAMING.size:
+        raise _bad("it ends within a message")
+    marker, size = _FRAMING.unpack_from(payload, start)
+    body = start + _FRAMING.size + size
+    if marker != _CONTINUATION or not 0 < size <= MAX_METADATA_BYTES or size % _ALIGNMENT or body > len(payload):
+        raise _bad("a message has no valid length")
+    table = _root(payload.slice(start + _FRAMING.size, size).to_pybytes())
+    kind = table.number(1, _U8)
+    body_bytes = table.number(3, _I64)
+    if not 0 <= body_bytes <= len(payload) - body or body_bytes % _ALIGNMENT:
+        raise _bad("a message is longer than the payload")
+    if kind != _RECORD_BATCH:
+        return _Message(kind, body + body_bytes, body_bytes)
+    batch = table.table(2)
+    return _Message(kind, body + body_bytes, body_bytes, batch.number(0, _I64), is_compressed=batch.has(3))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a FlatBuffer, with every offset checked: the few fields that are needed before Arrow reads it."""
+
+    data: bytes
+    at: int
+    fields: int
+    """Where the offsets of its fields start."""
+
+    end: int
+
+    def has(self, field: int) -> bool:
+        return self._offset(field) != 0
+
+    def number(self, field: int, kind: struct.Struct) -> int:
+        offset = self._offset(field)
+        return _number(self.data, self.at + offset, kind) if offset else 0
+
+    def table(self, field: int) -> "_Table":
+        offset = self._offset(field)
+        if not offset:
+            raise _bad("a message has no content")
+        place = self.at + offset
+        return _table(self.data, place + _number(self.data, place, _U32))
+
+    def _offset(self, field: int) -> int:
+        place = self.fields + 2 * field
+        return _number(self.data, place, _U16) if place + 2 <= self.end else 0
+
+
+def _root(data: bytes) -> _Table:
+    return _table(data, _number(data, 0, _U32))
+
+
+def _table(data: bytes, at: int) -> _Table:
+    start = at - _number(data, at, _I32)
+    return _Table(data, at, start + 4, start + _number(data, start, _U16))
+
+
+def _number(data: bytes, at: int, kind: struct.Struct) -> int:
+    if not 0 <= at <= len(data) - kind.size:
+        raise _bad("a message points outside of itself")
+    number: int
+    [number] = kind.unpack_from(data, at)
+    return number
+
+
+def _bad(reason: str) -> BadFrame:
+    return BadFrame("bad_payload", f"The frame's payload is not an Arrow IPC stream of one record batch: {reason}.")

@@ -1,0 +1,232 @@
+"""The records of frames as Arrow: the schema of each kind and version, and the rules that a schema cannot say.
+
+A version of a schema never changes once frames with it are stored. docs/frames.md describes each column.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehead.wire.errors import BadFrame
+
+
+class FrameKind(IntEnum):
+    """What the records of a frame are. The numbers are part of the format."""
+
+    SAMPLES = 1
+    LOGS = 2
+
+
+NUMBER_TYPES = ("unknown", "gauge", "sum")
+"""The types of samples that have a `value`."""
+
+DISTRIBUTION_TYPES = ("histogram", "exponential_histogram", "summary")
+"""The types of samples that have a `distribution`."""
+
+TEMPORALITIES = ("cumulative", "delta")
+RESET_HINTS = ("yes", "no", "gauge")
+
+_TYPES, _NUMBER_TYPES = pa.array((*NUMBER_TYPES, *DISTRIBUTION_TYPES)), pa.array(NUMBER_TYPES)
+_TEMPORALITIES, _RESET_HINTS = pa.array(TEMPORALITIES), pa.array(RESET_HINTS)
+
+_time = pa.timestamp("ns", tz="UTC")
+_text_map = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+_numbers = pa.list_(pa.field("item", pa.float64(), nullable=False))
+_indexes = pa.list_(pa.field("item", pa.int32(), nullable=False))
+
+_DISTRIBUTION = pa.struct(
+    [
+        pa.field("count", pa.float64()),
+        pa.field("sum", pa.float64()),
+        pa.field("min", pa.float64()),
+        pa.field("max", pa.float64()),
+        pa.field("bounds", _numbers),
+        pa.field("counts", _numbers),
+        pa.field("scale", pa.int32()),
+        pa.field("zero_count", pa.float64()),
+        pa.field("zero_threshold", pa.float64()),
+        pa.field("positive_indexes", _indexes),
+        pa.field("positive_counts", _numbers),
+        pa.field("negative_indexes", _indexes),
+        pa.field("negative_counts", _numbers),
+        pa.field("quantiles", _numbers),
+        pa.field("quantile_values", _numbers),
+        pa.field("reset_hint", pa.string()),
+    ]
+)
+
+SAMPLES_V1 = pa.schema(
+    [
+        pa.field("time", _time, nullable=False),
+        pa.field("start_time", _time),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("labels", _text_map, nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("unit", pa.string()),
+        pa.field("temporality", pa.string()),
+        pa.field("monotonic", pa.bool_()),
+        pa.field("value", pa.float64()),
+        pa.field("distribution", _DISTRIBUTION),
+    ]
+)
+
+LOGS_V1 = pa.schema(
+    [
+        pa.field("time", _time, nullable=False),
+        pa.field("observed_time", _time),
+        pa.field("severity_number", pa.int32()),
+        pa.field("severity_text", pa.string()),
+        pa.field("event_name", pa.string()),
+        pa.field("body", pa.string()),
+        pa.field("attributes", _text_map, nullable=False),
+        pa.field("trace_id", pa.string()),
+        pa.field("span_id", pa.string()),
+        pa.field("flags", pa.int64()),
+        pa.field("resource_attributes", _text_map, nullable=False),
+        pa.field("scope_name", pa.string()),
+        pa.field("scope_version", pa.string()),
+        pa.field("scope_attributes", _text_map, nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """One version of the records of one kind."""
+
+    schema: pa.Schema
+    check_rows: Callable[[pa.RecordBatch], None]
+    """Raises `BadFrame` unless each row follows the rules. The batch is valid Arrow and has the schema."""
+
+    message: pa.Buffer = field(init=False)
+    """The schema as a message of Arrow IPC, as we write it."""
+
+    required: tuple[str, ...] = field(init=False)
+    """The columns without nulls."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", self.schema.serialize())
+        object.__setattr__(self, "required", tuple(column.name for column in self.schema if not column.nullable))
+
+    def check(self, records: pa.RecordBatch) -> None:
+        """Raise `BadFrame` if there is a null where none may be, or a row that breaks a rule."""
+        for name in self.required:
+            _require(records.column(name).null_count == 0, f"The column {name} has nulls.")
+        self.check_rows(records)
+
+
+def _check_samples(records: pa.RecordBatch) -> None:
+    _check_map("labels", records.column("labels"))
+    _check_words("temporality", records.column("temporality"), _TEMPORALITIES)
+    types, values, distributions = (records.column(name) for name in ("type", "value", "distribution"))
+    is_number = pc.is_in(types, value_set=_NUMBER_TYPES)
+    if is_number.true_count == len(types) == distributions.null_count and values.null_count == 0:
+        return  # as in most frames: numbers only
+    _check_words("type", types, _TYPES)
+    _require(
+        values.is_valid().equals(is_number) and distributions.is_null().equals(is_number),
+        "A sample of a type with a value has no value, or a distribution besides; or one of a distribution lacks it.",
+    )
+    if distributions.null_count < len(distributions):
+        _check_distributions(types.filter(distributions.is_valid()), distributions.drop_null())
+
+
+def _check_distributions(types: pa.StringArray, distributions: pa.StructArray) -> None:
+    part = dict(zip((field.name for field in distributions.type), distributions.flatten(), strict=True))
+    _require(part["count"].null_count == 0, "A distribution has no count.")
+    _check_words("reset_hint", part["reset_hint"], _RESET_HINTS)
+    for column, lists in part.items():
+        _require(not pa.types.is_list(lists.type) or lists.values.null_count == 0, f"An item of {column} is null.")
+    for name, needed in (("histogram", "counts"), ("exponential_histogram", "scale"), ("summary", "quantiles")):
+        for column in _PARTS[name]:
+            _require(
+                not pc.any(pc.and_(part[column].is_valid(), pc.not_equal(types, name))).as_py(),
+                f"A distribution has {column}, but it is not of the type {name}.",
+            )
+        has_its_own = pc.or_(part[needed].is_valid(), pc.not_equal(types, name))
+        _require(pc.all(has_its_own).as_py(), f"A distribution of the type {name} has no {needed}.")
+    bounds, counts = _lengths(part["bounds"]), _lengths(part["counts"])
+    _require(
+        pc.all(pc.or_(pc.equal(counts, pc.add(bounds, 1)), pc.equal(pc.add(bounds, counts), 0))).as_py(),
+        "A histogram must have one count more than bounds, or neither.",
+    )
+    for one, other in (
+        ("positive_indexes", "positive_counts"),
+        ("negative_indexes", "negative_counts"),
+        ("quantiles", "quantile_values"),
+    ):
+        _require(_lengths(part[one]).equals(_lengths(part[other])), f"There are not as many {one} as {other}.")
+    for column in ("bounds", "positive_indexes", "negative_indexes"):
+        _check_ascending(column, part[column])
+
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "histogram": ("bounds", "counts"),
+    "exponential_histogram": (
+        *("scale", "zero_count", "zero_threshold"),
+        *("positive_indexes", "positive_counts", "negative_indexes", "negative_counts"),
+    ),
+    "summary": ("quantiles", "quantile_values"),
+}
+"""The fields of a distribution that belong to one type alone."""
+
+
+def _check_logs(records: pa.RecordBatch) -> None:
+    for column in ("attributes", "resource_attributes", "scope_attributes"):
+        _check_map(column, records.column(column))
+    _check_between("severity_number", records.column("severity_number"), 1, 24)
+    _check_between("flags", records.column("flags"), 0, 2**32 - 1)
+    for column, digits in (("trace_id", 32), ("span_id", 16)):
+        ids = records.column(column)
+        matches = pc.match_substring_regex(ids, rf"\A[0-9a-f]{{{digits}}}\z")
+        _require(pc.all(matches).as_py() is not False, f"A {column} is not {digits} lowercase hex digits.")
+
+
+RECORD_SCHEMAS: Mapping[FrameKind, Mapping[int, RecordSchema]] = {
+    FrameKind.SAMPLES: {1: RecordSchema(SAMPLES_V1, _check_samples)},
+    FrameKind.LOGS: {1: RecordSchema(LOGS_V1, _check_logs)},
+}
+"""Each kind's versions."""
+
+
+def _check_words(name: str, column: pa.StringArray, words: pa.StringArray) -> None:
+    if column.null_count == len(column):
+        return
+    known = pc.is_in(column, value_set=words)
+    _require(
+        known.true_count + column.null_count == len(column), f"A {name} is none of {', '.join(words.to_pylist())}."
+    )
+
+
+def _check_map(name: str, maps: pa.MapArray) -> None:
+    _require(maps.keys.null_count == 0 and maps.items.null_count == 0, f"A key or value of {name} is null.")
+    _check_ascending(name, pa.ListArray.from_arrays(maps.offsets, maps.keys))
+
+
+def _check_between(name: str, column: pa.Array, least: int, most: int) -> None:
+    found = pc.min_max(column).as_py()
+    inside = found["min"] is None or (found["min"] >= least and found["max"] <= most)
+    _require(inside, f"A {name} is not between {least} and {most}.")
+
+
+def _check_ascending(name: str, lists: pa.ListArray) -> None:
+    """Raise `BadFrame` unless the items of each list ascend, without equal ones. Texts compare by their UTF-8 bytes."""
+    items, rows = lists.flatten(), pc.list_parent_indices(lists)
+    pairs = len(items) - 1
+    if pairs < 1:
+        return
+    ascends = pc.less(items.slice(0, pairs), items.slice(1))
+    new_row = pc.not_equal(rows.slice(0, pairs), rows.slice(1))
+    _require(pc.all(pc.or_(ascends, new_row)).as_py(), f"The {name} of a record are not ascending, or one is twice.")
+
+
+def _lengths(lists: pa.ListArray) -> pa.Int32Array:
+    return pc.fill_null(pc.list_value_length(lists), 0)
+
+
+def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise BadFrame("bad_records", f"{otherwise} See docs/frames.md.")
