@@ -8,7 +8,7 @@ from lakehead.wire.errors import InvalidIdentity
 MAX_SEQUENCE = 2**63 - 2
 MAX_ID_BYTES = 120
 """The longest `agent_id` and `boot_id` in UTF-8. In hex, with `agent=` before it, each fits a segment of a key (255
-bytes), and the longest key with both has 640 bytes: it fits S3's 1,024 with the prefix of a store's URL."""
+bytes), and the longest key with both has 639 bytes: it fits S3's 1,024 with the prefix of a store's URL."""
 
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
 """Databases and HTTP headers cannot hold them."""

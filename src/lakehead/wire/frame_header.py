@@ -161,7 +161,9 @@ def decode_header(frame: pa.Buffer, prefix: FramePrefix) -> FrameHeader:
 def _identity(agent_id: bytes, boot_id: bytes, seq_start: int, seq_end: int) -> BatchIdentity:
     try:
         return BatchIdentity(agent_id.decode(), boot_id.decode(), seq_start, seq_end)
-    except (InvalidIdentity, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise BadFrame("bad_identity", "The frame has no valid identity: its ids are not UTF-8.") from None
+    except InvalidIdentity as error:
         raise BadFrame("bad_identity", f"The frame has no valid identity: {error}") from None
 
 

@@ -1,0 +1,324 @@
+"""Records of acceptance are stored as they always were; what is damaged, newer or misplaced is told apart."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid, decode_at_identity
+from lakehead.wire.authority_records import (
+    AuthorityRecord,
+    OpenSpool,
+    ReconcilerHeartbeat,
+    TokenEntry,
+    TokenList,
+    token_sha256,
+)
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.conflict_records import ConflictResolution, QuarantinedIdentity, QuarantineManifest
+from lakehead.wire.errors import NewerFormat, Unreadable
+from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
+from lakehead.wire.stored_record import StoredRecord, schema_name
+from lakehead.wire.utc_hours import UtcHour
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "accept"
+IDENTITY = BatchIdentity("agent-a", "boot-uuid", 10, 20)
+ACCEPTED_HASH, SUBMITTED_HASH = "abcd" + "0" * 60, "dead" + "1" * 60
+AT = 1_760_000_000_000_000_000
+NONCE = "0c8a1c2e-5f0b-4a51-8a5a-1b2c3d4e5f60"
+
+MANIFEST = IdentityManifest(
+    agent_id="agent-a",
+    boot_id="boot-uuid",
+    seq_start=10,
+    seq_end=20,
+    frame_sha256=ACCEPTED_HASH,
+    frame_bytes=12345,
+    raw_blob_key=keys.raw_blob(ACCEPTED_HASH),
+    accepted_at_unix_ns=AT,
+    collector_id="collector-1",
+    wire_version=1,
+    frame_version=1,
+)
+VOID = IdentityVoid(
+    agent_id="agent-a",
+    boot_id="boot-uuid",
+    seq_start=10,
+    seq_end=20,
+    frame_sha256=ACCEPTED_HASH,
+    voided_at_unix_ns=AT,
+    voided_by="gc-1",
+    nonce=NONCE,
+)
+CONFLICT = QuarantineManifest.of(MANIFEST, SUBMITTED_HASH, observed_at_unix_ns=AT, collector_id="collector-2")
+
+RECORDS: dict[str, StoredRecord] = {
+    "identity-manifest": MANIFEST,
+    "identity-manifest-with-nonce": msgspec.structs.replace(MANIFEST, nonce=NONCE),
+    "identity-void": VOID,
+    "quarantine-manifest": CONFLICT,
+    "conflict-resolution": ConflictResolution(
+        agent_id="agent-a",
+        boot_id="boot-uuid",
+        seq_start=10,
+        seq_end=20,
+        submitted_frame_sha256=SUBMITTED_HASH,
+        accepted_frame_sha256=ACCEPTED_HASH,
+        resolution="accept_existing",
+        resolved_at_unix_ns=AT,
+        resolved_by="ann",
+        note="a cloned disk",
+        version=1,
+        nonce=NONCE,
+    ),
+    "quarantined-identity": QuarantinedIdentity(
+        agent_id="agent-a",
+        boot_id="boot-uuid",
+        state="quarantined",
+        reason="two machines",
+        changed_at_unix_ns=AT,
+        changed_by="ann",
+        version=3,
+        nonce=NONCE,
+    ),
+    "accepted-by-time": AcceptedByTime.of(MANIFEST),
+    "accepted-by-blob": AcceptedByBlob.of(MANIFEST),
+    "quarantine-by-blob": QuarantineByBlob.of(CONFLICT),
+    "raw-blob-by-time": RawBlobByTime.of(IDENTITY, ACCEPTED_HASH, 12345),
+    "authority": AuthorityRecord(
+        authority_id="7d9f6c1e-2f57-4a39-9f43-0f1f5f9f6a01",
+        bucket="metrics",
+        prefix="prod",
+        mode="local_spool",
+        epoch=2,
+        open_spools=(
+            OpenSpool(spool_id="s1", collector_id="collector-1", address="http://127.0.0.1:9000", opened_at_unix_ns=AT),
+        ),
+        version=5,
+        nonce=NONCE,
+    ),
+    "tokens": TokenList(
+        tokens=(
+            TokenEntry(token_id="t1", token_sha256=token_sha256("secret"), agent_id="agent-a", created_at_unix_ns=AT),
+            TokenEntry(token_id="t2", token_sha256=token_sha256("other"), role="viewer", created_at_unix_ns=AT),
+        ),
+        version=2,
+        nonce=NONCE,
+    ),
+    "reconciler-heartbeat": ReconcilerHeartbeat(reconciler_id="r1", beat_at_unix_ns=AT, version=9, nonce=NONCE),
+}
+EACH = pytest.mark.parametrize("name", sorted(RECORDS))
+
+
+def key_of(record: StoredRecord) -> str:
+    return record.key_in(UtcHour.of(AT)) if isinstance(record, RawBlobByTime) else record.key
+
+
+@EACH
+def test_a_record_is_stored_as_it_always_was(name: str) -> None:
+    record = RECORDS[name]
+    stored = (GOLDEN / f"{name}.v1.json").read_bytes()
+
+    assert record.encode() == stored
+    assert type(record).decode(stored, key_of(record)) == record
+
+
+def test_the_manifests_of_the_specification_are_met_to_the_letter() -> None:
+    assert json.loads(MANIFEST.encode()) == {
+        "schema": "lightmetrics.accepted_batch.v1",
+        "agent_id": "agent-a",
+        "boot_id": "boot-uuid",
+        "seq_start": 10,
+        "seq_end": 20,
+        "frame_sha256": ACCEPTED_HASH,
+        "frame_bytes": 12345,
+        "raw_blob_key": f"raw-blobs/v1/sha256/ab/cd/{ACCEPTED_HASH}.lmbatch",
+        "accepted_at_unix_ns": 1760000000000000000,
+        "collector_id": "collector-1",
+        "wire_version": 1,
+        "frame_version": 1,
+    }
+    assert json.loads(CONFLICT.encode()) == {
+        "schema": "lightmetrics.identity_conflict.v1",
+        "agent_id": "agent-a",
+        "boot_id": "boot-uuid",
+        "seq_start": 10,
+        "seq_end": 20,
+        "accepted_manifest_key": MANIFEST.key,
+        "accepted_raw_blob_key": f"raw-blobs/v1/sha256/ab/cd/{ACCEPTED_HASH}.lmbatch",
+        "accepted_frame_sha256": ACCEPTED_HASH,
+        "submitted_raw_blob_key": f"raw-blobs/v1/sha256/de/ad/{SUBMITTED_HASH}.lmbatch",
+        "submitted_frame_sha256": SUBMITTED_HASH,
+        "observed_at_unix_ns": 1760000000000000000,
+        "collector_id": "collector-2",
+    }
+
+
+@EACH
+def test_more_keys_in_another_order_are_tolerated(name: str) -> None:
+    record = RECORDS[name]
+    more = {"zzz": [1, {"a": None}], **dict(reversed(json.loads(record.encode()).items())), "other": "x"}
+
+    assert type(record).decode(json.dumps(more, indent=2).encode(), key_of(record)) == record
+
+
+@EACH
+def test_a_record_of_a_newer_version_is_newer_and_not_damaged(name: str) -> None:
+    record = RECORDS[name]
+    schema = schema_name(type(record))
+    newer = msgspec.json.encode({"schema": schema.removesuffix("1") + "2", "anything": 1})
+
+    with pytest.raises(NewerFormat, match="Update this reader"):
+        type(record).decode(newer, key_of(record))
+
+
+@EACH
+def test_each_key_of_a_record_is_needed_unless_it_has_a_default(name: str) -> None:
+    record = RECORDS[name]
+    whole = json.loads(record.encode())
+
+    for left_out in set(whole) - {"nonce", "note", "reason", "open_spools"}:
+        rest = msgspec.json.encode({key: value for key, value in whole.items() if key != left_out})
+        with pytest.raises(Unreadable) as caught:
+            type(record).decode(rest, key_of(record))
+        assert key_of(record) in str(caught.value)
+
+
+@EACH
+@pytest.mark.parametrize("wrong", [None, -1, 2**63, 1.5, "", "x" * 2000, [], {}, True, "\x00", "../x"])
+def test_no_key_takes_a_value_of_another_form(name: str, wrong: object) -> None:
+    record = RECORDS[name]
+    whole = json.loads(record.encode())
+
+    for key in set(whole) - {"nonce", "note", "reason", "prefix"}:
+        body = msgspec.json.encode({**whole, key: wrong})
+        try:
+            decoded = type(record).decode(body, key_of(record))
+        except Unreadable:
+            continue
+        # Names are free, and a list of tokens or spools may be empty.
+        assert (isinstance(wrong, str) and 0 < len(wrong) <= 1024) or wrong == []
+        assert key_of(decoded) == key_of(record)
+
+
+@EACH
+def test_a_record_at_another_key_is_not_taken(name: str) -> None:
+    record = RECORDS[name]
+
+    for other in (key_of(each) for each in RECORDS.values() if key_of(each) != key_of(record)):
+        with pytest.raises(Unreadable):
+            type(record).decode(record.encode(), other)
+
+
+@EACH
+def test_a_record_is_not_taken_for_another(name: str) -> None:
+    record = RECORDS[name]
+
+    for other in RECORDS.values():
+        if type(other) is not type(record):
+            with pytest.raises(Unreadable) as caught:
+                type(record).decode(other.encode(), key_of(record))
+            assert not isinstance(caught.value, NewerFormat)
+
+
+@EACH
+def test_a_record_that_is_cut_or_too_long_is_refused(name: str) -> None:
+    record, body = RECORDS[name], RECORDS[name].encode()
+
+    for end in range(len(body)):
+        with pytest.raises(Unreadable):
+            type(record).decode(body[:end], key_of(record))
+    with pytest.raises(Unreadable, match="no record has more than"):
+        type(record).decode(body + b" " * type(record).MAX_BYTES, key_of(record))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda deeper: st.lists(deeper, max_size=3) | st.dictionaries(st.text(max_size=5), deeper, max_size=3),
+    max_leaves=8,
+)
+field_names = st.sampled_from(sorted({key for each in RECORDS.values() for key in json.loads(each.encode())}))
+
+
+@given(st.binary(max_size=200), st.sampled_from(sorted(RECORDS)), st.dictionaries(field_names, json_values, max_size=3))
+def test_whatever_is_stored_the_answer_is_a_record_or_unreadable(
+    noise: bytes, name: str, changes: dict[str, object]
+) -> None:
+    record = RECORDS[name]
+    changed = json.dumps({**json.loads(record.encode()), **changes}).encode()
+    for body in (
+        noise,
+        b"{" + noise,
+        record.encode()[:60] + noise,
+        changed,
+        b"[" * 100_000,
+        b"\xff",
+        b'{"schema":"\\ud800"}',
+    ):
+        try:
+            decoded = type(record).decode(body, key_of(record))
+        except Unreadable:
+            continue
+        assert type(record).decode(decoded.encode(), key_of(record)) == decoded
+    for body in (noise, changed):
+        try:
+            assert decode_at_identity(body, IDENTITY).identity == IDENTITY
+        except Unreadable:
+            continue
+
+
+def test_what_stands_at_an_identity_is_accepted_or_void_and_never_guessed() -> None:
+    assert decode_at_identity(MANIFEST.encode(), IDENTITY) == MANIFEST
+    assert decode_at_identity(VOID.encode(), IDENTITY) == VOID
+    for schema in ("lightmetrics.accepted_batch.v2", "lightmetrics.identity_void.v2", "lightmetrics.identity_void.v17"):
+        with pytest.raises(NewerFormat):
+            decode_at_identity(msgspec.json.encode({"schema": schema}), IDENTITY)
+    for body in (
+        b"",
+        b"{}",
+        CONFLICT.encode(),
+        b'{"schema":"lightmetrics.identity_void.v0"}',
+        b'{"schema":"other.v9"}',
+    ):
+        with pytest.raises(Unreadable) as caught:
+            decode_at_identity(body, IDENTITY)
+        assert not isinstance(caught.value, NewerFormat)
+    with pytest.raises(Unreadable, match="another key"):
+        decode_at_identity(MANIFEST.encode(), BatchIdentity("agent-a", "boot-uuid", 10, 21))
+
+
+def test_a_manifest_that_names_another_blob_than_its_hash_is_refused() -> None:
+    wrong = MANIFEST.encode().replace(b'lmbatch"', b'lmbatcc"')
+
+    with pytest.raises(Unreadable, match="raw_blob_key"):
+        IdentityManifest.decode(wrong, MANIFEST.key)
+    with pytest.raises(ValueError, match="raw_blob_key"):
+        msgspec.structs.replace(MANIFEST, raw_blob_key=keys.raw_blob(SUBMITTED_HASH)).__post_init__()
+
+
+def test_a_conflict_with_itself_is_none() -> None:
+    with pytest.raises(ValueError, match="no conflict"):
+        QuarantineManifest.of(MANIFEST, ACCEPTED_HASH, observed_at_unix_ns=AT, collector_id="c")
+
+
+def test_derived_entries_do_not_depend_on_who_makes_them_and_when() -> None:
+    again = msgspec.structs.replace(MANIFEST, nonce="another", collector_id="collector-9")
+
+    assert AcceptedByTime.of(again) == AcceptedByTime.of(MANIFEST)
+    assert AcceptedByBlob.of(again) == AcceptedByBlob.of(MANIFEST)
+    assert AcceptedByTime.of(MANIFEST).key == keys.accepted_by_time(MANIFEST.hour, IDENTITY)
+
+
+def test_a_stored_token_does_not_show_its_secret_and_belongs_to_one_agent_or_role() -> None:
+    assert b"secret" not in RECORDS["tokens"].encode()
+    entry = TokenEntry(token_id="t", token_sha256=token_sha256("x"), role="admin", created_at_unix_ns=0)
+    with pytest.raises(ValueError, match="either an agent_id or a role"):
+        TokenEntry(token_id="t", token_sha256=token_sha256("x"), created_at_unix_ns=0)
+    with pytest.raises(ValueError, match="either an agent_id or a role"):
+        TokenEntry(token_id="t", token_sha256=token_sha256("x"), agent_id="a", role="admin", created_at_unix_ns=0)
+    with pytest.raises(ValueError, match="same token_id"):
+        TokenList(tokens=(entry, entry), version=1)
