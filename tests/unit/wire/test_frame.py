@@ -95,19 +95,18 @@ def sample_rows(draw: st.DrawFn) -> dict[str, object]:
     return {**row, "type": draw(st.sampled_from(["unknown", "gauge", "sum"])), "value": draw(numbers)}
 
 
-log_rows = st.fixed_dictionaries(
-    {
-        "time": times,
-        "observed_time": st.none() | times,
-        "severity_number": st.none() | st.integers(1, 24),
-        "body": maybe_text,
-        "attributes": maps,
-        "trace_id": st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
-        "resource_attributes": maps,
-        "scope_name": maybe_text,
-        "scope_attributes": maps,
-    }
-)
+log_fields: dict[str, st.SearchStrategy[object]] = {
+    "time": times,
+    "observed_time": st.none() | times,
+    "severity_number": st.none() | st.integers(1, 24),
+    "body": maybe_text,
+    "attributes": maps,
+    "trace_id": st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
+    "resource_attributes": maps,
+    "scope_name": maybe_text,
+    "scope_attributes": maps,
+}
+log_rows = st.fixed_dictionaries(log_fields)
 batches = st.one_of(
     st.tuples(st.just(FrameKind.SAMPLES), st.lists(sample_rows(), min_size=1, max_size=6).map(samples)),
     st.tuples(st.just(FrameKind.LOGS), st.lists(log_rows, min_size=1, max_size=6).map(logs)),
@@ -471,6 +470,13 @@ def test_a_payload_that_is_not_one_plain_batch_of_the_schema_is_refused(payload:
         decode_frame(around(payload))
 
     assert caught.value.code == code
+
+
+def test_a_payload_of_the_older_metadata_version_is_read() -> None:
+    older = ipc(samples(), options=pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4))
+
+    assert older != PAYLOAD
+    assert same(decode_frame(around(older)).records, samples())
 
 
 def metrics(offsets: list[int], data: bytes) -> bytes:
