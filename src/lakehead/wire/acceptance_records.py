@@ -2,6 +2,7 @@
 
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.frame_header import FrameHeader
 from lakehead.wire.stored_record import (
     Count,
     IdentityRecord,
@@ -36,6 +37,26 @@ class IdentityManifest(
         super().__post_init__()
         if self.raw_blob_key != keys.raw_blob(self.frame_sha256):
             raise ValueError("raw_blob_key is not the key of frame_sha256")
+
+    @classmethod
+    def of(
+        cls, header: FrameHeader, frame_sha256: str, *, accepted_at_unix_ns: int, collector_id: str, nonce: str = ""
+    ) -> "IdentityManifest":
+        """The manifest that accepts a valid frame."""
+        return cls(
+            agent_id=header.identity.agent_id,
+            boot_id=header.identity.boot_id,
+            seq_start=header.identity.seq_start,
+            seq_end=header.identity.seq_end,
+            frame_sha256=frame_sha256,
+            frame_bytes=header.frame_bytes,
+            raw_blob_key=keys.raw_blob(frame_sha256),
+            accepted_at_unix_ns=accepted_at_unix_ns,
+            collector_id=collector_id,
+            wire_version=header.wire_version,
+            frame_version=header.frame_version,
+            nonce=nonce,
+        )
 
     @property
     def key(self) -> str:

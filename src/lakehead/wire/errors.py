@@ -18,6 +18,9 @@ class BadFrame(Unreadable):
         super().__init__(reason, fault=code)
         self.code = code
 
+    def __reduce__(self) -> tuple[type["BadFrame"], tuple[str, str]]:
+        return BadFrame, (self.code, str(self))
+
 
 class TooLarge(Unreadable):
     """Send smaller batches: the frame is above a limit of this reader. Nothing was allocated for it."""

@@ -43,7 +43,7 @@ def read_batch(payload: pa.Buffer, expected: RecordSchema, rows: int) -> pa.Reco
         payload = pa.py_buffer(payload.to_pybytes())
     first = _message_at(payload, 0)
     second = _message_at(payload, first.end)
-    if payload.slice(second.end).to_pybytes() != _END:
+    if len(payload) - second.end != len(_END) or payload.slice(second.end).to_pybytes() != _END:
         raise _bad("it does not end after one schema and one record batch")
     if first.kind != _SCHEMA or first.body_bytes or second.kind != _RECORD_BATCH:
         raise _bad("it must hold a schema and then a record batch, without dictionaries")

@@ -21,9 +21,11 @@ from lakehead.wire.authority_records import (
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import ConflictResolution, QuarantinedIdentity, QuarantineManifest
 from lakehead.wire.errors import NewerFormat, Unreadable
+from lakehead.wire.frame import decode_frame, frame_sha256
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
 from lakehead.wire.stored_record import StoredRecord, schema_name
 from lakehead.wire.utc_hours import UtcHour
+from tests.unit.wire.frames import frame
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "accept"
 IDENTITY = BatchIdentity("agent-a", "boot-uuid", 10, 20)
@@ -298,6 +300,17 @@ def test_a_manifest_that_names_another_blob_than_its_hash_is_refused() -> None:
         IdentityManifest.decode(wrong, MANIFEST.key)
     with pytest.raises(ValueError, match="raw_blob_key"):
         msgspec.structs.replace(MANIFEST, raw_blob_key=keys.raw_blob(SUBMITTED_HASH)).__post_init__()
+
+
+def test_the_manifest_of_a_frame_says_what_the_frame_says() -> None:
+    body = frame(compress=True)
+    decoded, digest = decode_frame(body), frame_sha256(body)
+
+    manifest = IdentityManifest.of(decoded.header, digest, accepted_at_unix_ns=AT, collector_id="c", nonce=NONCE)
+
+    assert (manifest.identity, manifest.frame_bytes, manifest.nonce) == (decoded.identity, len(body), NONCE)
+    assert manifest.raw_blob_key == keys.raw_blob(digest)
+    assert IdentityManifest.decode(manifest.encode(), keys.accepted(decoded.identity)) == manifest
 
 
 def test_a_conflict_with_itself_is_none() -> None:

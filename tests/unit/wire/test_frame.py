@@ -1,5 +1,6 @@
 """Frames come back as they were, and nothing else is taken for one."""
 
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -266,6 +267,15 @@ def test_what_a_newer_lakehead_wrote_is_newer_if_it_is_whole_and_damaged_if_not(
         decode_frame(newer[:-1] + b"?")
 
 
+def test_an_error_crosses_processes_with_its_code() -> None:
+    with pytest.raises(BadFrame) as caught:
+        decode_frame(WHOLE + b"!")
+
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
+
+    assert (copy.code, copy.fault, str(copy)) == ("trailing_bytes", "trailing_bytes", str(caught.value))
+
+
 @pytest.mark.parametrize("rest", [b"", bytes(2000)])
 def test_a_newer_wire_version_is_newer_whatever_follows(rest: bytes) -> None:
     with pytest.raises(NewerFormat, match="wire version is 2"):
@@ -375,22 +385,22 @@ def decoded_or_refused(body: bytes) -> Frame | None:
 
 
 def test_no_mutated_frame_crashes_the_interpreter() -> None:
-    count = effort(400, soak=5_000)
+    count, every = effort((300, 4), soak=(5_000, 1))
 
     ran = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.unit.wire.decode_mutated_frames", "1", str(count)],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.unit.wire.decode_mutated_frames", str(count), str(every)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=110,
     )
 
     assert ran.returncode == 0, ran.stderr
-    valid, refused = map(int, ran.stdout.split())
+    valid, refused, described = map(int, ran.stdout.split())
     assert valid + refused == count
     assert valid > count // 50, "some mutations hit padding or values"
-    assert refused > count // 4
+    assert min(refused, described) > count // 4
 
 
 def test_what_is_not_of_its_kind_is_not_encoded() -> None:
