@@ -34,7 +34,7 @@ from lakehead.lake.protocol import Lander
 from lakehead.lake.stagers import ArrowStager
 from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.tables import create_table
-from lakehead.maintain.expiry import expire
+from lakehead.maintain.expiry import ExpiryLimits, expire
 from lakehead.retry import Backoff
 from lakehead.run.environment import spark_settings
 from lakehead.spark.session import build_session, stop_session
@@ -206,7 +206,7 @@ def ageing(scene: Scene) -> None:
         times.append(seconds(scene.land, table, [f"0+100+{number}"]))
         if number % EXPIRE_EVERY == EXPIRE_EVERY - 1:
             asyncio.run(
-                expire(table, scene.session, scene.progress, scene.ledger, SystemClock(), older_than=timedelta())
+                expire(table, scene.progress, scene.ledger, SystemClock(), limits=ExpiryLimits(older_than=timedelta()))
             )
             print(f"{number + 1} landings, the last ten in {statistics.median(times[-10:]):.3f} s each", flush=True)
     young, old = statistics.median(times[YOUNG : YOUNG + 10]), statistics.median(times[OLD : OLD + 10])

@@ -94,6 +94,7 @@ def main() -> None:
             settings=UpkeepSettings(share=share, keep_for=timedelta(0)),
         )
         times: list[float] = []
+        snapshots: list[int] = []
         reports: list[UpkeepReport] = []
         began = time.perf_counter()
         with upkeep:
@@ -105,10 +106,16 @@ def main() -> None:
                 if number % EACH == EACH - 1:
                     print(f"{number + 1}: {median(times[-EACH:]) * 1000:.0f} ms a landing,", end=" ")
                     print(f"{max(times[-EACH:]) * 1000:.0f} at most; {grown(table)}", flush=True)
-                time.sleep(max(0.0, 1 / per_second - times[-1]) if per_second else 0)
+                snapshots.append(len(table.seen().metadata.snapshots))
+                # By the clock, so that a landing that took longer is made up for.
+                time.sleep(max(0.0, began + (number + 1) / per_second - time.perf_counter()) if per_second else 0)
             if report := upkeep.close():
                 reports.append(report)
         took = time.perf_counter() - began
+        half = landings // 2
+        print(f"{landings / took:.1f} landings a second; at most {max(snapshots)} snapshots")
+        # What gathers without end has twice as many in the second half, or more.
+        figure("upkeep.snapshot_growth", max(snapshots[half:]) / max(snapshots[:half]), "<=", 1.5)
         print(f"{len(reports)} steps, {sum(report.error is not None for report in reports)} of them failed")
         figure("upkeep.share", sum(report.seconds for report in reports) / took, "<=", share * 1.2)
         # In turns with a new table, because a machine is not as fast at the end of minutes as it was at first.

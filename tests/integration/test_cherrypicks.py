@@ -205,7 +205,7 @@ def test_an_expiry_goes_past_cherry_picks_whose_source_nothing_tells_of_any_more
     forget_older_metadata(house, table)
 
     later = Later(by=timedelta(days=10))
-    done = asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, later))
+    done = asyncio.run(expire(table, house.progress("expiry"), house.ledger, later))
 
     assert len(done.snapshots) == (3 if landed_on else 1)
     assert (picked in snapshots_of(table)) is not landed_on

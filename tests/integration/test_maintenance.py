@@ -18,7 +18,7 @@ from lakehead.lake.ports import HistoryBroken
 from lakehead.lake.staged_rows import Change
 from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.compaction import CompactionFailed, Compactor
-from lakehead.maintain.expiry import Expired, expire
+from lakehead.maintain.expiry import Expired, ExpiryLimits, expire
 from lakehead.maintain.rebuild import rebuild
 from lakehead.maintain.references import References
 from lakehead.retry import Backoff
@@ -51,11 +51,10 @@ def expired(
     return asyncio.run(
         expire(
             table,
-            house.session,
             house.progress("expiry"),
             house.ledger,
             clock or Later(by=timedelta(days=10)),
-            min_snapshots=keep,
+            limits=ExpiryLimits(min_snapshots=keep),
             dry_run=dry_run,
         )
     )
@@ -143,7 +142,7 @@ def test_nothing_is_expired_with_a_ledger_that_is_not_the_one_of_the_landings(ho
     another = StoreLedger(open_store(f"file://{tmp_path}/another"))
 
     with pytest.raises(Misconfigured, match="Check that --ledger is the one that the landings use"):
-        asyncio.run(expire(table, house.session, house.progress(), another, Later(by=timedelta(days=10))))
+        asyncio.run(expire(table, house.progress(), another, Later(by=timedelta(days=10))))
 
     assert snapshots_of(table) == before
 

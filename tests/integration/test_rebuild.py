@@ -60,7 +60,7 @@ def rebuilt(house: Lakehouse, table: IcebergTable, *, said: Said | None = None, 
 
 
 def expired(house: Lakehouse, table: IcebergTable) -> Expired:
-    return asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, Later()))
+    return asyncio.run(expire(table, house.progress("expiry"), house.ledger, Later()))
 
 
 def snapshots_of(table: IcebergTable) -> list[int]:

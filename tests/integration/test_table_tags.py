@@ -48,7 +48,7 @@ def compact(house: Lakehouse, table: IcebergTable) -> None:
 def expired(house: Lakehouse, table: IcebergTable, *, dry_run: bool = False) -> Expired:
     """Our own expiry, when all that is there has become old."""
     later = Later(by=timedelta(days=10))
-    return asyncio.run(expire(table, house.session, house.progress("expiry"), house.ledger, later, dry_run=dry_run))
+    return asyncio.run(expire(table, house.progress("expiry"), house.ledger, later, dry_run=dry_run))
 
 
 def refs_of(table: IcebergTable) -> dict[str, int]:

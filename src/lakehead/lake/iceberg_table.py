@@ -165,10 +165,12 @@ class IcebergTable:
         """The summary properties that make a snapshot this landing. Stores a long unit list in the ledger first."""
         return to_summary(landing, await self._ledger.keep_units(self._uuid, landing.remainders))
 
-    def commit(self, at: Head, changes: Commit, *, as_seen: bool = False) -> Iceberg:
-        """Commit changes to the table if its head is still `at`. Returns the table after the commit.
+    def commit(self, at: Head | None, changes: Commit, *, as_seen: bool = False) -> Iceberg:
+        """Commit changes to the table if its head is still `at`, or at any head if that is None.
 
-        With `as_seen` the first attempt uses the table as it was last loaded, for changes that move no reference.
+        Returns the table after the commit. Each attempt makes the changes anew for the table as it is then; if there
+        are none, nothing is committed. With `as_seen` the first attempt uses the table as it was last loaded, for
+        changes that move no reference.
 
         Raises `Moved` if main or the last sweep has moved, `OutcomeUnknown` if the catalog does not say whether the
         commit was made, and `Unavailable` if nothing was changed. Conflicts with other metadata changes are retried.
@@ -178,21 +180,23 @@ class IcebergTable:
             self._retries.pause(pause)
             table = self._seen if as_seen and refused is None else self.load()
             head = head_of(table.metadata)
-            if head != at:
+            if at is not None and head != at:
                 raise Moved(f"The head of table {self.name} moved from snapshot {at.snapshot} to {head.snapshot}.")
             try:
                 updates, requirements = self._retries.call(f"The store of table {self.name}", partial(changes, table))
             except FileNotFoundError as error:
-                if head_of(self.load().metadata) == at:
+                if head_of(self.load().metadata) == head:
                     raise
                 raise Moved(f"The table {self.name} has moved, and its former head has expired ({error}).") from error
+            if not updates:
+                return table
             required = (AssertTableUUID(uuid=table.metadata.table_uuid), *standing(table.metadata), *requirements)
             refused = self._refusal(table, settings_kept(table.metadata, updates), required)
             if refused is None:
                 return table
         raise Unavailable(
-            f"The catalog {self.catalog.name} refused {COMMITS.attempts} commits to {self.name} although its main "
-            f"branch has not moved ({refused}). Nothing was published; try again later."
+            f"The catalog {self.catalog.name} refused {COMMITS.attempts} commits to {self.name}, each made for the "
+            f"table as it was then ({refused}). Nothing was published; try again later."
         )
 
     def remove_branch(self, name: str) -> None:

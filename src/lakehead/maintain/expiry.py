@@ -1,22 +1,20 @@
-"""Expires snapshots and removes the files that only they referred to.
+"""Expires snapshots and removes the files that only they needed. No Spark job is run.
 
 The last landing and all snapshots after it are kept at any age, because fences start from there. Landings are recorded
 in the ledger before their snapshots expire.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
-from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.errors import Misconfigured
 from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
@@ -24,14 +22,13 @@ from lakehead.lake.lineage import Lineage
 from lakehead.lake.ports import Moved, Progress, SourceUnknown
 from lakehead.lake.protocol import fence
 from lakehead.maintain.places import check_may_remove
-from lakehead.maintain.references import References
+from lakehead.maintain.remove_snapshots import Removed, ancestors, remove_snapshots
+from lakehead.maintain.snapshot_files import SnapshotFiles
 from lakehead.maintain.tags import misplaced, put_right
-from lakehead.spark.names import argument, quoted
-from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 AGE = timedelta(days=5)
 AT_ONCE = 500
-"""Snapshots that one statement expires: it lists all of their ids."""
+"""Snapshots that one commit removes: what a crash leaves to the sweep is no more than their files."""
 
 NEAR = 1_000
 """Where the landing before the oldest one of main is looked for first: this many sequence numbers back."""
@@ -39,8 +36,21 @@ NEAR = 1_000
 MS = timedelta(milliseconds=1)
 
 
-class ExpiryFailed(LakeheadError):
-    """Spark could not expire snapshots. Those that it had expired before the error are gone; the others remain."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryLimits:
+    """Which snapshots an expiry may remove, and how many."""
+
+    older_than: timedelta = AGE
+    """Younger snapshots are kept."""
+
+    most_for_age: int | None = None
+    """The newest snapshots of main that are kept for their age; None for all. Older ones may expire however young."""
+
+    min_snapshots: int = 1
+    """The newest snapshots of every branch that are kept, whatever their age."""
+
+    most: int | None = None
+    """The oldest snapshots that are removed; None for all that may expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +62,17 @@ class Expired:
     """Oldest first."""
 
     files: int = 0
-    """Data and delete files, manifests and manifest lists that only these snapshots referred to."""
+    """Data and delete files, manifests, manifest lists and statistics that only these snapshots needed."""
+
+    not_deleted: int = 0
+    """How many of the files the store did not delete: they are left to a sweep."""
 
     kept: int = 0
+    """Snapshots that may not expire yet."""
+
+    waiting: int = 0
+    """Snapshots that may expire, and were left for the next time."""
+
     no_landing: bool = False
     """Whether main's remaining history has no landing. Then all of it is kept, because it is unknown where it may be
     cut off."""
@@ -62,27 +80,28 @@ class Expired:
 
 async def expire(
     table: IcebergTable,
-    session: SparkSession,
     progress: Progress,
     ledger: StoreLedger,
     clock: Clock,
     *,
-    older_than: timedelta = AGE,
-    min_snapshots: int = 1,
+    limits: ExpiryLimits | None = None,
+    files: SnapshotFiles | None = None,
     dry_run: bool = False,
 ) -> Expired:
-    """Expire snapshots older than `older_than`, and remove the files that only they referred to.
+    """Expire old snapshots, and remove the files that only they needed.
 
-    Kept are main's last landing and all after it, what a branch or tag points at, the newest `min_snapshots` of every
-    branch, and what a branch's own settings keep. Snapshots that no branch leads to expire by their age alone. Our own
-    tags are corrected first, so that none of them keeps a snapshot that main no longer has. Raises `HistoryBroken` if
-    the table's landings cannot be settled first, `Misconfigured` if removing files is disabled (`gc.enabled`), and
-    `ExpiryFailed`.
+    Kept are main's last landing and all after it, what a branch or tag points at, what `limits` keep of every branch,
+    and what a branch's own settings keep. Snapshots that no branch leads to expire by their age alone. Our own
+    tags are corrected first, so that none of them keeps a snapshot that main no longer has. `files` remembers what was
+    read for the next expiry of the same table. Raises `HistoryBroken` if the table's landings cannot be settled first,
+    `Misconfigured` if removing files is disabled (`gc.enabled`), `Incomplete` if a file of the table's metadata is
+    missing, `Moved` if main was rolled back meanwhile, and `OutcomeUnknown` or `Unavailable` for a catalog or store
+    that does not answer. Snapshots that were expired before an error are gone.
     """
     check_may_remove(table.load())
     known = await (progress.pointer(table.uuid) if dry_run else fence(table, progress, ledger))
     iceberg = table.load()
-    main = list(_ancestors(iceberg.metadata, MAIN_BRANCH))
+    main = list(ancestors(iceberg.metadata, MAIN_BRANCH))
     lineage = Lineage(iceberg)
     landing = await _last_landing(table, main, lineage)
     # If another tool's expiry has cut main off from its last landing, the state still has that landing.
@@ -93,31 +112,28 @@ async def expire(
         iceberg = table.load()
     unneeded = misplaced(iceberg, tagged) if dry_run else set()
     refs = {name: ref for name, ref in iceberg.metadata.refs.items() if name not in unneeded}
-    old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, older_than // MS, min_snapshots, landing)
-    if dry_run or not old:
-        files = _only_theirs(iceberg, old)
+    limits, files = limits or ExpiryLimits(), files or SnapshotFiles()
+    old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, limits, landing)
+    going = [snapshot.snapshot_id for snapshot in old[: limits.most]]
+    if dry_run:
+        removed = Removed(tuple(going), files=len(files.only_of(iceberg, going)))
     else:
-        await _record(table, ledger, main, lineage, {snapshot.snapshot_id for snapshot in old})
-        files = sum(
-            _expire(session, table, [snapshot.snapshot_id for snapshot in old[start : start + AT_ONCE]])
-            for start in range(0, len(old), AT_ONCE)
-        )
+        if going:
+            await _record(table, ledger, main, lineage, set(going))
+        removed = Removed()
+        for start in range(0, len(going), AT_ONCE):
+            removed += remove_snapshots(
+                table, going[start : start + AT_ONCE], files, main[0].snapshot_id if main else None
+            )
     return Expired(
         table=table.name,
-        snapshots=tuple(snapshot.snapshot_id for snapshot in old),
-        files=files,
+        snapshots=removed.snapshots,
+        files=removed.files,
+        not_deleted=removed.not_deleted,
         kept=len(iceberg.metadata.snapshots) - len(old),
+        waiting=len(old) - len(going),
         no_landing=landing is None and bool(main),
     )
-
-
-def _ancestors(metadata: TableMetadata, ref: str) -> Iterator[IcebergSnapshot]:
-    """The snapshots from a reference back, as far as the history exists."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    at = metadata.refs[ref].snapshot_id if ref in metadata.refs else None
-    while at is not None and (found := by_id.get(at)) is not None:
-        yield found
-        at = found.parent_snapshot_id
 
 
 async def _last_landing(table: IcebergTable, main: Sequence[IcebergSnapshot], lineage: Lineage) -> SnapshotId | None:
@@ -173,50 +189,29 @@ def _old(
     metadata: TableMetadata,
     refs: Mapping[str, SnapshotRef],
     now_ms: int,
-    age_ms: int,
-    min_snapshots: int,
+    limits: ExpiryLimits,
     landing: SnapshotId | None,
 ) -> list[IcebergSnapshot]:
     """The snapshots that may expire, oldest first."""
-    kept: set[SnapshotId] = set()
+    kept, main = set[SnapshotId](), set[SnapshotId]()
+    young_from, most = now_ms - limits.older_than // MS, limits.most_for_age
     for name, ref in refs.items():
         kept.add(ref.snapshot_id)
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
             needed = name == MAIN_BRANCH
-            own_age_ms = max(age_ms, ref.max_snapshot_age_ms or 0)
-            for number, snapshot in enumerate(_ancestors(metadata, name)):
-                counted = number < max(min_snapshots, ref.min_snapshots_to_keep or 0)
-                if needed or counted or snapshot.timestamp_ms >= now_ms - own_age_ms:
+            own_age_ms = ref.max_snapshot_age_ms
+            for number, snapshot in enumerate(ancestors(metadata, name)):
+                counted = number < max(limits.min_snapshots, ref.min_snapshots_to_keep or 0)
+                young = snapshot.timestamp_ms >= young_from and (most is None or number < most or name != MAIN_BRANCH)
+                own = own_age_ms is not None and snapshot.timestamp_ms >= now_ms - own_age_ms
+                if needed or counted or young or own:
                     kept.add(snapshot.snapshot_id)
                 needed = needed and snapshot.snapshot_id != landing
-    old = [one for one in metadata.snapshots if one.snapshot_id not in kept and one.timestamp_ms < now_ms - age_ms]
+                if name == MAIN_BRANCH and most is not None:
+                    main.add(snapshot.snapshot_id)
+    old = [
+        one
+        for one in metadata.snapshots
+        if one.snapshot_id not in kept and (one.timestamp_ms < young_from or one.snapshot_id in main)
+    ]
     return sorted(old, key=lambda snapshot: snapshot.sequence_number or 0)
-
-
-def _only_theirs(table: Iceberg, old: Sequence[IcebergSnapshot]) -> int:
-    """How many files only these snapshots hold. Reads every manifest: where files are removed, Spark counts them."""
-    if not old:
-        return 0
-    going = {snapshot.snapshot_id for snapshot in old}
-    references = References()
-    theirs = references.held(table, old)
-    return len(
-        theirs - references.held(table, [one for one in table.metadata.snapshots if one.snapshot_id not in going])
-    )
-
-
-def _expire(session: SparkSession, table: IcebergTable, snapshots: Sequence[SnapshotId]) -> int:
-    """Expire snapshots. Returns how many files were removed."""
-    # Without a timestamp it would also expire by the table's own age setting, and not keep our landing.
-    ids = ", ".join(f"{snapshot}L" for snapshot in snapshots)
-    try:
-        counted = session.sql(
-            f"CALL {quoted(table.catalog.name)}.system.expire_snapshots(table => {argument(table.name)}, "
-            f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({ids}))"
-        ).collect()[0]
-    except SPARKS_ERRORS as error:
-        raise ExpiryFailed(
-            f"Expiring {len(snapshots)} snapshots of {table.name} failed: {reason_of(error)}. Run it again: it "
-            "continues with the rest."
-        ) from error
-    return sum(counted.asDict().values())

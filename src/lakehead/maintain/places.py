@@ -1,11 +1,14 @@
 """The files of a table's location: one normalized name for each; listed, and deleted."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table as Iceberg
 
 from lakehead.errors import Misconfigured, Unavailable
@@ -14,6 +17,9 @@ from lakehead.lake.stagers import filesystem_of
 GC_ENABLED = "gc.enabled"
 THREADS = 16
 """Concurrent requests."""
+
+BATCH = 1_000
+"""Deletions that are waiting for their turn at once."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _PATHS_ALONE = ("file", "hdfs", "viewfs")
@@ -99,6 +105,41 @@ class Folder:
             # Object stores may delete the file and then fail to recreate its folder, so check whether it is gone.
             if self.filesystem.get_file_info(name).type is not FileType.NotFound:
                 raise Unavailable(f"The file {name} cannot be deleted ({error}). Run it again later.") from error
+
+
+def delete_files(table: Iceberg, uris: Sequence[str]) -> list[str]:
+    """Delete files, wherever they are. Returns why some could not be deleted; those that do not exist are ignored."""
+    failed: list[str] = []
+    with ThreadPoolExecutor(THREADS) as threads:
+        for start in range(0, len(uris), BATCH):
+            reasons = threads.map(lambda uri: _delete(table.io, uri), uris[start : start + BATCH])
+            failed += [reason for reason in reasons if reason is not None]
+    return failed
+
+
+def _delete(io: FileIO, uri: str) -> str | None:
+    """Delete a file, and the checksum that Hadoop keeps beside a local one. Returns why that failed, or None."""
+    try:
+        io.delete(uri)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        try:  # as in `Folder`: an object store may have deleted the file before it failed
+            exists = io.new_input(uri).exists()
+        except OSError:
+            exists = True
+        if exists:
+            return f"{uri}: {error}"
+    if not _is_remote(uri):
+        path = PurePosixPath(place(uri))
+        with suppress(OSError):  # the next sweep removes it
+            io.delete(str(path.with_name(f".{path.name}.crc")))
+    return None
+
+
+def _is_remote(uri: str) -> bool:
+    found = _URI.fullmatch(uri)
+    return found is not None and found[1].lower() != "file"
 
 
 def _file(info: FileInfo) -> File:

@@ -42,11 +42,11 @@ class References:
         lists = list(dict.fromkeys(snapshot.manifest_list for snapshot in snapshots))
         with ThreadPoolExecutor(THREADS) as threads:
             new = [uri for uri in lists if uri not in self._manifests]
-            read = threads.map(lambda uri: _reading(uri, lambda: tuple(_manifests(table.io, uri))), new)
+            read = threads.map(lambda uri: read_or_explain(uri, lambda: tuple(_manifests(table.io, uri))), new)
             self._manifests.update(zip(new, read, strict=True))
             manifests = {manifest.manifest_path: manifest for uri in lists for manifest in self._manifests[uri]}
             unread = [manifest for path, manifest in manifests.items() if path not in self._files]
-            files = threads.map(lambda one: _reading(one.manifest_path, lambda: _files(table.io, one)), unread)
+            files = threads.map(lambda one: read_or_explain(one.manifest_path, lambda: _files(table.io, one)), unread)
             self._files.update(zip((one.manifest_path for one in unread), files, strict=True))
         held = {place(uri) for uri in (*lists, *manifests)}
         for path in manifests:
@@ -63,7 +63,8 @@ def _files(io: FileIO, manifest: ManifestFile) -> tuple[str, ...]:
     return tuple(place(entry.data_file.file_path) for entry in entries)
 
 
-def _reading(uri: str, read: Callable[[], Read]) -> Read:
+def read_or_explain(uri: str, read: Callable[[], Read]) -> Read:
+    """Read a file of a table's metadata. Raises `Incomplete` if it is missing, `Unavailable` if it cannot be read."""
     try:
         return read()
     except FileNotFoundError:

@@ -25,8 +25,9 @@ from lakehead.lake.retries import Retries
 from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.compaction import Compacted, Compactor
-from lakehead.maintain.expiry import Expired, expire
+from lakehead.maintain.expiry import Expired, ExpiryLimits, expire
 from lakehead.maintain.small_files import SmallFileCounter
+from lakehead.maintain.snapshot_files import SnapshotFiles
 from lakehead.maintain.upkeep_schedule import Figures, UpkeepKind, UpkeepSchedule, UpkeepSettings, UpkeepStep
 from lakehead.retry import Backoff, TimedBackoff
 from lakehead.spark.jobs import all_progress, job_group
@@ -43,6 +44,9 @@ LARGEST_BYTES = 2**62
 
 GIVES_WAY = Backoff(attempts=2, first_seconds=1.0, cap_seconds=1.0)
 """Attempts to take the table's lease: a merge or another process's upkeep goes first."""
+
+MOST_SNAPSHOTS = 2_000
+"""Snapshots that one step expires. What is left has its turn in the next step."""
 
 COMMITS = Backoff(attempts=3, first_seconds=0.5, cap_seconds=2.0)
 """Attempts of a compaction, each with Iceberg's own retries of its commit."""
@@ -112,6 +116,7 @@ class Upkeep:
         self._settings = settings or UpkeepSettings()
         self._schedule = UpkeepSchedule(self._settings)
         self._small: dict[str, SmallFileCounter] = defaultdict(SmallFileCounter)
+        self._files: defaultdict[str, SnapshotFiles] = defaultdict(SnapshotFiles)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=GROUP)
         self._running: tuple[UpkeepStep, float, Future[_Ended]] | None = None
         """The step, when it began, and its result to be."""
@@ -189,15 +194,20 @@ class Upkeep:
         async with self._table_leases().at(table.uuid, table.name):
             expired = await expire(
                 table,
-                self._session,
                 StateProgress(state=self._state, owner=self._owner),
                 self._ledger,
                 self._clock,
-                older_than=settings.keep_for,
-                min_snapshots=settings.keep_snapshots,
+                limits=ExpiryLimits(
+                    older_than=settings.keep_for,
+                    most_for_age=settings.most_snapshots,
+                    min_snapshots=settings.keep_snapshots,
+                    most=MOST_SNAPSHOTS,
+                ),
+                files=self._files[table.uuid],
             )
         # What a tag or its age keeps is there next time too: only what comes on top of it makes an expiry worth while.
-        return _Done(max(settings.keep_snapshots, expired.kept) + settings.expire_at_once, expired=expired)
+        enough = 0 if expired.waiting else settings.expire_at_once
+        return _Done(max(settings.keep_snapshots, expired.kept) + enough, expired=expired)
 
     async def _compact(self, table: IcebergTable) -> _Done:
         """Compact the smallest size class that has enough files. A larger one has its turn in the next step."""

@@ -43,6 +43,10 @@ class UpkeepSettings:
     keep_for: timedelta = timedelta(minutes=10)
     """Younger snapshots are kept too, so that a query of less than this never loses a file that it reads."""
 
+    most_snapshots: int = 1_000
+    """Of more snapshots than this, the oldest expire although they are younger than `keep_for`: every commit writes all
+    of them again."""
+
     small_files: int = 32
     """Small files of about the same size that a partition must have before they are compacted."""
 
@@ -54,6 +58,11 @@ class UpkeepSettings:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise Misconfigured(f"The share of upkeep is {self.share}; it must be above 0 and at most 1.")
+        if self.most_snapshots < self.keep_snapshots:
+            raise Misconfigured(
+                f"Upkeep cannot keep {self.keep_snapshots} snapshots and at most {self.most_snapshots}: keep fewer, or "
+                "allow more."
+            )
         if self.keep_snapshots < 1 or self.small_files < 2 or self.keep_for < timedelta(0):
             raise Misconfigured(
                 f"Upkeep cannot keep {self.keep_snapshots} snapshots for {self.keep_for} and compact "

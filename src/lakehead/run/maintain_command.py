@@ -93,25 +93,25 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
 
     Keeps the last landing and all later snapshots, and those that a branch or tag refers to. Settles landings first, so
     that the ledger has them. Use this instead of Iceberg's own expiry, which may remove a snapshot that landings need.
+    Starts no Spark session.
 
     Example: lakehead maintain expire sales.orders --state sqlite:///state.db --ledger file:///data/records
     """
     named = resolve_table(table, lakehouse, catalog, catalog_property, config=config, state=state, ledger=ledger)
     # Imported here: see `TableRef.open`.
     from lakehead.lake.state_progress import StateProgress  # noqa: PLC0415 - see above
+    from lakehead.maintain.expiry import ExpiryLimits  # noqa: PLC0415 - see above
     from lakehead.maintain.expiry import expire as expire_snapshots  # noqa: PLC0415 - see above
     from lakehead.state.owners import owner_named  # noqa: PLC0415 - see above
 
-    with named.open_with_ledger() as (iceberg, records), named.open_state() as state_db, named.session() as session:
+    with named.open_with_ledger() as (iceberg, records), named.open_state() as state_db:
         result = asyncio.run(
             expire_snapshots(
                 iceberg,
-                session,
                 StateProgress(state=state_db, owner=owner_named(RandomIds().uuid())),
                 records,
                 SystemClock(),
-                older_than=older_than,
-                min_snapshots=min_snapshots,
+                limits=ExpiryLimits(older_than=older_than, min_snapshots=min_snapshots),
                 dry_run=dry_run,
             )
         )
@@ -122,6 +122,11 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
         f"{result.table}: {len(result.snapshots)} snapshots and {result.files} files "
         f"{_done('removed', dry_run=dry_run)}; {result.kept} snapshots kept"
     )
+    if result.not_deleted:
+        typer.echo(
+            f"{result.table}: {result.not_deleted} files could not be deleted; a later lakehead maintain sweep removes "
+            "them"
+        )
     if result.no_landing:
         typer.echo(f"{result.table}: main has no landing in its history, so all its snapshots are kept")
 

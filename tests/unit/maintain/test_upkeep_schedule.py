@@ -138,7 +138,9 @@ def test_a_step_that_has_not_started_cannot_end() -> None:
         schedule_of().failed(1)
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0}, {"share": 1.1}, {"keep_snapshots": 0}, {"small_files": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"share": 0}, {"share": 1.1}, {"keep_snapshots": 0}, {"most_snapshots": 99}, {"small_files": 1}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(Misconfigured):
         UpkeepSettings(**wrong)  # type: ignore[arg-type] # the numbers among them
