@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Connection
 
 from lakehead.ids import RandomIds
-from lakehead.state.model import Pruned, PruneLimits, ShardState
+from lakehead.state.keys import CHUNK, unit_key
+from lakehead.state.model import LandedShard, Pruned, PruneLimits, ShardState
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.support.state_tools import FIRST, HOUR, MINUTE, NOON, SECOND, HandClock, hold, landing, removed
@@ -41,7 +42,7 @@ def add(state: State, table: str, *units: str) -> None:
 
 
 def left(state: State, table: str) -> set[str]:
-    return {shard.unit for shard in state.shards.page(table)}
+    return {shard.unit for shard in state.shards.page(table, limit=10_000)}
 
 
 def test_the_largest_window_of_the_tables_pipelines_counts(state: State, table: str, clock: HandClock) -> None:
@@ -301,3 +302,94 @@ def test_pages_hold_every_shard_once_in_one_order(state: State, table: str) -> N
     assert len(seen) == 50
     assert set(seen) == {(generation, unit) for generation in (0, 1) for unit in units}
     assert [shard.unit for shard in state.shards.page(table, state=ShardState.IN_PROGRESS)] == ["unit 3"]
+
+
+def land_listed(state: State, table: str, *units: str) -> list[LandedShard]:
+    """Land units of a folder: their messages are not acknowledged. Returns them in the order of their keys."""
+    pointer = state.landings.pointer(table)
+    next_pointer = FIRST if pointer == SECOND else SECOND
+    assert state.landings.settle(table, pointer, next_pointer, [landing(next_pointer, *units)])
+    assert next_pointer.snapshot is not None
+    return [LandedShard(unit, next_pointer.snapshot) for unit in sorted(units, key=unit_key)]
+
+
+def test_units_of_a_folder_are_read_page_by_page(state: State, table: str) -> None:
+    folder, names = "file:///Drop_%/", [f"file:///Drop_%/{number}" for number in range(7)]
+    landed = land_listed(state, table, *names, "file:///drop_%/other", "file:///Drop__/other", "file:///Drop_%")
+    ours = [each for each in landed if each.unit in names]
+    add(state, table, f"{folder}acknowledged")
+    hold(state, table, f"{folder}in progress", f"{folder}given up")
+    assert state.history.bury(table, f"{folder}given up", "corrupt", owner="us") is not None
+
+    later = state.now() + MINUTE
+
+    first = state.pruning.not_acknowledged(table, folder, before=later, limit=4)
+    rest = state.pruning.not_acknowledged(table, folder, before=later, after=first[-1], limit=4)
+
+    assert first + rest == ours
+    assert state.pruning.not_acknowledged(table, folder, before=later, after=rest[-1]) == []
+    assert state.pruning.not_acknowledged(table, folder, before=NOON - MINUTE) == [], "what landed since is left out"
+
+
+def test_the_shard_of_a_file_that_is_gone_is_deleted_and_no_other(state: State, table: str) -> None:
+    [gone, there] = land_listed(state, table, "f/a", "f/b")
+
+    assert state.pruning.remove_landed(table, [gone]) == 1
+
+    assert left(state, table) == {there.unit}
+    assert state.pruning.remove_landed(table, [gone]) == 0
+    assert state.pruning.remove_landed(table, []) == 0
+
+
+def test_a_file_that_was_dropped_again_and_has_landed_again_keeps_its_shard(state: State, table: str) -> None:
+    [before] = land_listed(state, table, "f/a")
+    assert state.pruning.remove_landed(table, [before]) == 1  # by another process, which saw that it was gone
+    [after] = land_listed(state, table, "f/a")
+    assert after.snapshot != before.snapshot
+
+    assert state.pruning.remove_landed(table, [before]) == 0
+
+    assert left(state, table) == {"f/a"}
+
+
+def test_the_shard_of_a_file_that_was_dropped_again_and_is_being_read_stays(state: State, table: str) -> None:
+    [before] = land_listed(state, table, "f/a")
+    assert state.pruning.remove_landed(table, [before]) == 1
+    hold(state, table, "f/a")
+
+    assert state.pruning.remove_landed(table, [before]) == 0
+
+    assert left(state, table) == {"f/a"}
+
+
+def test_a_pause_also_keeps_the_shards_of_files_that_are_gone(state: State, table: str) -> None:
+    landed = land_listed(state, table, "f/a")
+    state.pruning.pause(table, "backfill", state.now() + HOUR)
+
+    assert state.pruning.remove_landed(table, landed) is None
+    assert left(state, table) == {"f/a"}
+
+    state.pruning.end_pause(table, "backfill")
+    assert state.pruning.remove_landed(table, landed) == 1
+
+
+def test_the_window_of_a_unit_that_a_folder_has_does_not_end(state: State, table: str, clock: HandClock) -> None:
+    land(state, table, "f/a", "f/b")
+    assert state.shards.keep(table, ["f/a", "f/never"]) == 1
+    clock.at += 100 * DAY
+
+    assert pruned(state, table, SHORT).expired == 1
+
+    assert left(state, table) == {"f/a"}
+
+
+def test_the_windows_of_all_units_below_a_folder_are_taken_back(state: State, table: str, clock: HandClock) -> None:
+    units = [f"f/{number:04}" for number in range(CHUNK + 1)]
+    land(state, table, *units, "F/other", "f")
+    assert state.pruning.keep_below(table, "f/") == CHUNK + 1
+    assert state.pruning.keep_below(table, "f/") == 0
+    clock.at += 100 * DAY
+
+    assert pruned(state, table, SHORT).expired == 2
+
+    assert left(state, table) == set(units)

@@ -1,6 +1,6 @@
 """What a pipeline asks of a queue: receive, extend, acknowledge."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -80,6 +80,23 @@ class DeletingQueue(Protocol):
 
     async def keep(self, body: bytes) -> None:
         """Keep the object that a message announces, so that it can be sent again after its acknowledgement."""
+        ...
+
+
+@runtime_checkable
+class ListingQueue(Protocol):
+    """A queue whose messages are the files of a folder, each for as long as it is there."""
+
+    @property
+    def folder(self) -> str:
+        """The beginning of the URIs of all of its files."""
+        ...
+
+    async def not_listed(self, uris: Collection[str]) -> frozenset[str]:
+        """Return which of these files are gone, according to a complete listing that begins now.
+
+        If the listing fails, it raises, and nothing is known.
+        """
         ...
 
 

@@ -3,15 +3,28 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from lakehead.consume.queue import ListingQueue, Queue
 from lakehead.consume.settings import PipelineSettings
+from lakehead.consume.uris import object_of
 from lakehead.lake.landing import Unit
 from lakehead.lake.state_progress import StateProgress
-from lakehead.state.model import FileOutcome, PruneLimits, ShardState
+from lakehead.state.model import FileOutcome, LandedShard, PruneLimits, ShardState
+from lakehead.state.schema import EPOCH
 from lakehead.state.state import State
 
 T = TypeVar("T")
+
+COMPARED_AT_ONCE = 20_000
+"""Units that are compared with one listing of their folder, and held in memory."""
+
+KEPT_AFTER_LANDING = timedelta(hours=1)
+"""How long a unit of a folder is remembered although its file is gone: another process may still have its message."""
+
+COMPARED_EVERY = timedelta(minutes=10)
+"""How long after the end of a comparison of all units of a folder the next one begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,17 @@ class SharedState(Protocol):
 class QueueSharedState:
     """`SharedState` over the state database. Each pipeline has one, with a token that is new at each start."""
 
-    def __init__(self, state: State, token: str, settings: PipelineSettings) -> None:
+    def __init__(self, state: State, token: str, settings: PipelineSettings, queue: Queue | None = None) -> None:
+        """`queue` is the pipeline's. Without it, an acknowledged message never comes again."""
         self._state = state
         self._token = token
         self._settings = settings
+        self._listing = _listing(queue)
+        self._queue_forgets = queue is None or queue.forgets
+        self._compared: dict[str, LandedShard] = {}
+        """Up to which unit the tables were compared with the listing."""
+        self._compare_at: dict[str, datetime] = {}
+        """When the next comparison of a table begins, after one has reached its last unit."""
         self._progress = StateProgress(state=state, owner=token, lease=settings.lease)
 
     async def open(self, table: str, units: Collection[str]) -> Opened:
@@ -97,7 +117,8 @@ class QueueSharedState:
                 ours |= {unit.id for unit in self._progress.take(table, wanted)}
             shards = {shard.unit: shard for shard in self._state.shards.read(table, units)}
             done = {unit for unit, shard in shards.items() if shard.state is ShardState.COMPLETED}
-            self._state.shards.renew_windows(table, done)  # as long as messages announce a unit, it is remembered
+            # As long as messages announce a unit, it is remembered.
+            (self._state.shards.renew_windows if self._queue_forgets else self._state.shards.keep)(table, done)
             mine = {unit: shards[unit].tries for unit in units if unit in ours and unit in shards and unit not in done}
             busy = frozenset(unit for unit in units if unit not in done | mine.keys())
             return Opened(mine, frozenset(done), busy, taken_over=len(mine.keys() & before))
@@ -148,16 +169,53 @@ class QueueSharedState:
     async def prune(self, table: str) -> int | None:
         """Remove units that were acknowledged longer ago than the deduplication window; None if that was done lately.
 
-        The largest window of all pipelines of the table counts.
+        The largest window of all pipelines of the table counts. Units of a folder are removed when they are gone.
         """
-        settings = self._settings
+        settings, listing = self._settings, self._listing
         limits = PruneLimits(window=settings.deduplication_window, most_shards=settings.deduplication_max)
+        if listing is not None and self._is_comparison_due(table):
+            await _in_thread(lambda: self._state.pruning.keep_below(table, listing.folder))
         pruned = await _in_thread(
             lambda: self._state.pruning.prune(
                 table, owner=self._token, pipeline=settings.name, limits=limits, every=settings.cleanup_interval
             )
         )
-        return None if pruned is None else pruned.expired + pruned.over_limit
+        if pruned is None:
+            return None
+        return pruned.expired + pruned.over_limit + await self._prune_gone(table)
+
+    async def _prune_gone(self, table: str) -> int:
+        """Remove the next units of a folder whose files are gone. A whole comparison takes as many calls as it needs.
+
+        The units are read before the listing begins, so all of them had landed by then.
+        """
+        listing = self._listing
+        if listing is None or not self._is_comparison_due(table):
+            return 0
+        pruning, after, before = self._state.pruning, self._compared.get(table), self._state.now() - KEPT_AFTER_LANDING
+        landed = await _in_thread(
+            lambda: pruning.not_acknowledged(table, listing.folder, before=before, after=after, limit=COMPARED_AT_ONCE)
+        )
+        uris = {each.unit: object_of(each.unit) for each in landed}
+        gone = await listing.not_listed(set(uris.values())) if uris else frozenset()
+        removed = await _in_thread(
+            lambda: pruning.remove_landed(table, [each for each in landed if uris[each.unit] in gone])
+        )
+        if removed is None:
+            return 0  # paused: the same units are compared again
+        if len(landed) == COMPARED_AT_ONCE:
+            self._compared[table] = landed[-1]
+        else:
+            self._compared.pop(table, None)
+            self._compare_at[table] = self._state.now() + COMPARED_EVERY
+        return removed
+
+    def _is_comparison_due(self, table: str) -> bool:
+        return self._state.now() >= self._compare_at.get(table, EPOCH)
+
+
+def _listing(queue: object) -> ListingQueue | None:
+    return queue if isinstance(queue, ListingQueue) else None
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

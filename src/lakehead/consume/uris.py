@@ -170,6 +170,11 @@ def unit_id(ref: ObjectRef, *, by: Identity) -> str:
             return f"{ref.uri}?etag={_known(ref, 'ETag', ref.etag)}"
 
 
+def object_of(unit: str) -> str:
+    """Return the URI of the object that a unit is, or is a version or a part of."""
+    return _IDENTITY.sub("", _PART.sub("", unit))
+
+
 def part_id(unit: str, start: int, stop: int) -> str:
     """Return the id of the bytes or rows from `start` up to `stop` of a unit that is too large for one landing."""
     if not 0 <= start < stop:

@@ -168,7 +168,7 @@ class ConsumeWiring(Wiring):
     ) -> QueueCoordinator:
         """Make the coordinator of a pipeline, or of a backfill of its tables; `opened` closes what it opens."""
         owner = owner_named(deps.ids.uuid())  # the pipeline's publish token, new at each start
-        shared: SharedState = QueueSharedState(deps.state, owner, settings)
+        shared: SharedState = QueueSharedState(deps.state, owner, settings, queue)
         reader = message_reader(config)
         if backfill is not None:
             landed = LandedUnits(state=deps.state, ledger=self.open_ledger(), owner=owner)

@@ -170,6 +170,14 @@ class PruneLimits:
     """At most so many acknowledged shards of the table; None: any number."""
 
 
+@dataclass(frozen=True, slots=True)
+class LandedShard:
+    """A unit that has landed, and in which snapshot."""
+
+    unit: str
+    snapshot: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
     """What a pruning did."""

@@ -124,6 +124,11 @@ class Shards:
         acknowledged = and_(shards.c.state == ShardState.COMPLETED, shards.c.acknowledged_at.is_not(None))
         return self._count(table, units, generation, acknowledged, {"acknowledged_at": now, "updated_at": now})
 
+    def keep(self, table: str, units: Iterable[str], *, generation: int = 0) -> int:
+        """Take back the acknowledgement of units: a folder still has them, so no window may end. Returns how many."""
+        acknowledged = and_(shards.c.state == ShardState.COMPLETED, shards.c.acknowledged_at.is_not(None))
+        return self._count(table, units, generation, acknowledged, {"acknowledged_at": None})
+
     def counts(self, table: str) -> dict[ShardState, int]:
         """How many shards of a table are in each state, counted in an index."""
         query = select(shards.c.state, func.count()).where(shards.c.table_uuid == table).group_by(shards.c.state)

@@ -102,14 +102,23 @@ class FolderQueue:
         """End waiting calls. Another process that watches the folder gets all of its files."""
         self._closed.set()
 
+    @property
+    def folder(self) -> str:
+        """The beginning of the URIs of all files in the folder."""
+        return uri_of(self._base, "")
+
     async def not_listed(self, uris: Collection[str]) -> frozenset[str]:
         """Return which of these files are gone, according to a complete listing that begins now.
 
-        A file that the listing lacks is looked for once more: one that is replaced during a listing may be missing.
+        A file that the listing lacks is looked for once more: one that is replaced during a listing may be missing. If
+        the listing is empty, none is known to be gone: a volume that is not mounted looks the same.
         """
-        left = set(uris)
+        left, is_empty = set(uris), True
         async for page in self._store.list():
             left.difference_update(uri_of(self._base, file.key) for file in page)
+            is_empty = is_empty and not page
+        if is_empty:
+            return frozenset()
         at_once = asyncio.Semaphore(HEADS_AT_ONCE)
 
         async def is_gone(uri: str) -> bool:
