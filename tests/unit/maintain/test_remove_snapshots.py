@@ -5,8 +5,10 @@ cherry-picked snapshots, in which snapshots are removed in any order. What is ne
 everything there is.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +24,7 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, NestedField
 
+from lakehead.clock import SystemClock
 from lakehead.errors import OutcomeUnknown
 from lakehead.lake.commits import _NO_BRANCH, _AsLoaded, _made, set_main
 from lakehead.lake.iceberg_table import IcebergTable
@@ -31,6 +34,7 @@ from lakehead.maintain.places import place
 from lakehead.maintain.references import Incomplete, References
 from lakehead.maintain.remove_snapshots import Removed, remove_snapshots
 from lakehead.maintain.snapshot_files import SnapshotFiles
+from lakehead.maintain.sweep import sweep
 from tests.support.effort import effort
 from tests.unit.lake.local_table import create, local_catalog
 
@@ -392,3 +396,26 @@ def test_what_has_been_read_of_snapshots_that_stay_is_not_read_again(
 
     avro = [uri for uri in read if uri.endswith(".avro")]
     assert len(avro) == len(set(avro)) <= 4, "the list and manifests that are new, and the manifests that go"
+
+
+def test_what_a_crash_after_the_commit_leaves_is_removed_by_a_sweep(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        table.load().overwrite(rows(number))
+    going, before = ids(table)[:-1], stored(table)
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "delete_files", crash)
+    with pytest.raises(KeyboardInterrupt):
+        removed(table, going)
+    assert (len(ids(table)), stored(table)) == (1, before)
+    orphans = before - needed(table)
+
+    swept = asyncio.run(sweep(table, SystemClock(), older_than=timedelta(0)))
+
+    assert orphans <= set(swept.files)
+    assert needed(table) == stored(table)
+    assert table.load().scan().to_arrow()["v"].to_pylist() == [2]
