@@ -1,17 +1,15 @@
 """Arrow columns of a file as columns of a table: exactly, value by value."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from lakehead.consume.decode.arrays import map_leaves, to_array
+from lakehead.consume.decode.arrays import map_leaves
 from lakehead.consume.decode.arrow_values import json_values
 from lakehead.consume.decode.exact_values import from_json, is_binary, is_list, is_text, is_uuid
-from lakehead.consume.decode.misfit import Misfit
 from lakehead.consume.decode.text_columns import texts_to_array
 
 Cast = Callable[[pa.Array], pa.Array]
@@ -166,48 +164,75 @@ def _float(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _nested(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    try:
-        return _inside(values, kind), []
-    except (Misfit, pa.ArrowInvalid):
-        # Row by row, in the way that is slow and finds those that fit.
+    """Return nested values as a nested type of the same kind, or as text, and which of them do not fit."""
+    if is_text(kind):
         convert = from_json(kind)
-    made: list[Any] = json_values(values)
-    misfits = []
-    for row, value in enumerate(made):
-        if value is not None:
-            try:
-                made[row] = convert(value)
-            except Misfit:
-                made[row] = None
-                misfits.append(row)
-    return to_array(made, kind), misfits
+        return pa.array([None if value is None else convert(value) for value in json_values(values)], kind), []
+    made, misfits = _inside(values, kind)
+    if not misfits:
+        return made, []
+    # Without those rows: what is null may not have anything inside it.
+    kept: list[int | None] = list(range(len(values)))
+    for row in misfits:
+        kept[row] = None
+    return _inside(values.take(pa.array(kept, pa.int64())), kind)[0], misfits
 
 
-def _inside(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return nested values as another nested type if everything inside fits. Raises `Misfit`."""
+def _inside(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """Fit what is inside nested values. Returns the rows in which something does not fit; those are not null yet."""
     have = values.type
     if kinds.is_struct(have) and kinds.is_struct(kind):
-        present = {field.name: values.field(number) for number, field in enumerate(have)}
-        wanted = {field.name for field in kind}
-        if len(present) < have.num_fields or any(
-            child.null_count < len(child) for name, child in present.items() if name not in wanted
-        ):
-            raise Misfit
-        children = [
-            _whole(present[field.name], field.type) if field.name in present else pa.nulls(len(values), field.type)
-            for field in kind
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
-    if is_list(have) and is_list(kind) and values.offset == 0:
+        return _struct(values, kind)
+    if is_list(have) and is_list(kind):
         made = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
-        offsets = values.offsets.cast(pa.int64() if kinds.is_large_list(kind) else pa.int32())
+        items, misfits = fit_column(values.flatten(), kind.value_type)
+        offsets = _offsets(values)
+        width = pa.int64() if kinds.is_large_list(kind) else pa.int32()
         mask = values.is_null() if values.null_count else None
-        return made.from_arrays(offsets, _whole(values.values, kind.value_type), type=kind, mask=mask)
-    raise Misfit
+        fitting = made.from_arrays(pa.array(offsets, width), items, type=kind, mask=mask)
+        return fitting, _rows_of(misfits, offsets)
+    if kinds.is_map(have) and kinds.is_map(kind):
+        return _map(values, kind)
+    return _nothing(values, kind)
 
 
-def _whole(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    made, misfits = fit_column(values, kind)
+def _struct(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    present = {field.name: values.field(number) for number, field in enumerate(values.type)}
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    unfit = np.zeros(len(values), np.bool_)
+    children = []
+    for field in kind:
+        child = present.pop(field.name, None)
+        made, misfits = (pa.nulls(len(values), field.type), []) if child is None else fit_column(child, field.type)
+        children.append(made)
+        unfit[misfits] = True
+    for child in present.values():
+        unfit |= child.is_valid().to_numpy(zero_copy_only=False)
+    made = pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+    return made, np.flatnonzero(unfit & there).tolist()
+
+
+def _map(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    have = values.type
+    entries = values.cast(pa.list_(pa.struct([have.key_field, have.item_field])))
+    pairs, offsets = entries.flatten(), _offsets(entries)
+    keys, misfits = fit_column(pairs.field(0), kind.key_type)
+    items, more = fit_column(pairs.field(1), kind.item_type)
+    unfit = _rows_of([*misfits, *more], offsets)
     if misfits:
-        raise Misfit
-    return made
+        return pa.nulls(len(values), kind), unfit  # a key cannot be null
+    # A map takes nulls from its offsets only.
+    null = np.append(values.is_null().to_numpy(zero_copy_only=False), False)
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32(), mask=null), keys, items, type=kind), unfit
+
+
+def _offsets(values: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return where each list begins in the flattened values, and where the last one ends."""
+    lengths = pc.list_value_length(values).cast(pa.int64()).fill_null(0).to_numpy()
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+
+
+def _rows_of(places: list[int], offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> list[int]:
+    """Return the rows that have some of the flattened values."""
+    rows: list[int] = np.unique(np.searchsorted(offsets, np.array(places, np.int64), side="right") - 1).tolist()
+    return rows

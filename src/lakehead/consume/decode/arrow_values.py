@@ -18,7 +18,7 @@ _LONG = 10**18
 def json_values(array: pa.Array) -> list[JsonValue]:
     """Return each value as JSON would have it: binary in base64, times and dates as ISO text, decimals with all digits.
 
-    A map with text keys is an object, any other a list of pairs.
+    A map with text keys is an object, any other a list of pairs; so is one that has a key twice.
     """
     kind = array.type
     if kinds.is_dictionary(kind):
@@ -57,11 +57,16 @@ def _nested(array: pa.Array) -> list[JsonValue]:
     if kinds.is_map(kind):
         keys, items = json_values(array.keys), json_values(array.items)
         pairs: list[Any] = [list(zip(keys[start:end], items[start:end], strict=True)) for start, end in _spans(bounds)]
-        made = [dict(found) if is_text(kind.key_type) else [list(pair) for pair in found] for found in pairs]
+        made = [_map(found) if is_text(kind.key_type) else [list(pair) for pair in found] for found in pairs]
     else:
         values = json_values(array.values)
         made = [values[start:end] for start, end in _spans(bounds)]
     return [value if is_there else None for value, is_there in zip(made, present, strict=True)]
+
+
+def _map(pairs: list[tuple[str, JsonValue]]) -> JsonValue:
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else [list(pair) for pair in pairs]
 
 
 def _spans(bounds: list[int]) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from lakehead.consume.decode.arrays import leaves, map_leaves
 from lakehead.consume.decode.arrow_columns import column_type, fit_column
 from lakehead.consume.decode.arrow_values import json_values
 from lakehead.consume.decode.parquet_file import ParquetRows
@@ -104,19 +105,24 @@ def _landed(batch: pa.RecordBatch, maker: BatchMaker, first_row: int) -> pa.Reco
     for name, values in zip(names, batch.columns, strict=True):
         if name not in known and values.null_count < len(values):
             maker.rescue_unknown(name, json_values(values), where, rescued)
-            maker.new_columns.add_type(name, _proposed(values))
+            if (proposed := _proposed(values)) is not None:
+                maker.new_columns.add_type(name, proposed)
     return maker.batch(arrays, batch.num_rows, rescued_texts(rescued))
 
 
-def _proposed(values: pa.Array) -> pa.DataType:
+def _proposed(values: pa.Array) -> pa.DataType | None:
+    """Return the type of a new column for values; None if they do not tell, as lists of nothing but null do not."""
     kind = column_type(values.type)
-    return pa.string() if fit_column(values, kind)[1] else kind
+    if all(map(pa.types.is_null, leaves(kind))):
+        return None
+    told = map_leaves(kind, lambda leaf: pa.string() if pa.types.is_null(leaf) else leaf)
+    return pa.string() if fit_column(values, told)[1] else told
 
 
 def _is_plain(field: pa.Field) -> bool:
     """Whether every value of a column fits the type that a table gets for it, whatever the values are."""
     kind = column_type(field.type)
-    return bool(field.type.equals(kind)) and not pa.types.is_null(kind)
+    return bool(field.type.equals(kind)) and not any(map(pa.types.is_null, leaves(kind)))
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 INT96 timestamps are moments in UTC, as Spark and Hive write them and Iceberg reads them: timestamps with a zone.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,7 @@ class ParquetRows:
     def __init__(self, source: pa.NativeFile) -> None:
         source.seek(0)
         file = pyarrow.parquet.ParquetFile(source)
-        names = file.schema_arrow.names
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ObjectRefused(f"It has several columns named {twice[0]!r}.")
+        _check_names(list(file.schema_arrow), "")
         self.metadata = file.metadata
         self._int96 = _int96_columns(file)
         self.schema = pa.schema([self._moment(field) for field in file.schema_arrow])
@@ -63,6 +62,16 @@ class ParquetRows:
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _check_names(fields: Sequence[pa.Field], path: str) -> None:
+    """Refuse columns, and fields inside a column, that have the same name: a name would stand for two values."""
+    counts = Counter(field.name for field in fields)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise ObjectRefused(f"It has several columns named {path + twice[0]!r}.")
+    for field in fields:
+        inside = [field.type.field(number) for number in range(field.type.num_fields)]
+        _check_names(inside, f"{path}{field.name}.")
 
 
 def _int96(fine: pa.Array, coarse: pa.Array) -> pa.Array:
