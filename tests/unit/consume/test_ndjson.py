@@ -1,6 +1,7 @@
 """What NDJSON does with odd input."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -219,6 +220,19 @@ def test_columns_that_lakehead_adds_and_nameless_ones_are_rescued_and_never_prop
 
     assert (rows[0]["_row"], rows[0]["_rescued"]) == (0, '{"_row":9,"_uri":"x","":2}')
     assert report.new_columns == {}
+
+
+def test_a_row_of_quotes_that_never_end_is_bad_and_takes_no_longer_than_others() -> None:
+    row = b'{"a":' + b"[" * 101 + b'\\"' * 300_000
+
+    rows, _ = read(row + b"\n", LONG, ndjson(rescue_bad_rows=True))
+
+    assert [row["a"] for row in rows] == [None]
+
+
+def test_a_number_of_more_characters_than_any_decimal_needs_is_rescued() -> None:
+    assert column(b'{"a":0.%s}' % (b"0" * 400), pa.decimal128(5, 2), ndjson())[0][0] is None
+    assert column(b'{"a":"1.5%s"}' % (b"0" * 300), pa.decimal128(5, 2), ndjson()) == [(Decimal("1.50"), None)]
 
 
 def test_names_are_matched_exactly() -> None:

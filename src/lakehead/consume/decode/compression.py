@@ -9,6 +9,8 @@ import zstandard
 from lakehead.consume.decode.rows import ObjectRefused
 
 _CHUNK = 2**20
+_GZIP_STEP = 16 * 1024
+"""Input of one step: what follows a member is copied, and a member may have 20 bytes."""
 _ZSTD_STEP = 1024
 """Input of one step: a block has at least 4 bytes, and at most 128 KiB of content, so a step gives 32 MiB at most."""
 _ZSTD_WINDOW = 2**27
@@ -62,10 +64,16 @@ def _chunks(source: pa.NativeFile, first: bytes) -> Iterator[bytes]:
         chunk = source.read(_CHUNK)
 
 
+def _steps(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        for start in range(0, len(chunk), size):
+            yield chunk[start : start + size]
+
+
 def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
     position, member = 0, zlib.decompressobj(wbits=31)
-    for chunk in chunks:
-        rest = chunk
+    for piece in _steps(chunks, _GZIP_STEP):
+        rest = piece
         while rest:
             if member.eof:
                 rest = rest.lstrip(b"\0")
@@ -75,11 +83,11 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
             try:
                 made = member.decompress(rest, _CHUNK)
             except zlib.error as error:
-                raise _damaged("gzip", position + len(chunk) - len(rest), error) from None
+                raise _damaged("gzip", position + len(piece) - len(rest), error) from None
             if made:
                 yield made
             rest = member.unused_data or member.unconsumed_tail
-        position += len(chunk)
+        position += len(piece)
     if not member.eof:
         raise ObjectRefused(f"It ends at byte {position}, in the middle of its gzip data.")
 
@@ -87,23 +95,22 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
 def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     position, frame = 0, decompressor.decompressobj()
-    for chunk in chunks:
-        for start in range(0, len(chunk), _ZSTD_STEP):
-            rest = chunk[start : start + _ZSTD_STEP]
-            while rest:
-                if frame.eof:
-                    rest = rest.lstrip(b"\0")
-                    if rest:
-                        frame = decompressor.decompressobj()
-                    continue
-                try:
-                    made = frame.decompress(rest)
-                except zstandard.ZstdError as error:
-                    raise _damaged("zstd", position + start, error) from None
-                if made:
-                    yield made
-                rest = frame.unused_data
-        position += len(chunk)
+    for piece in _steps(chunks, _ZSTD_STEP):
+        rest = piece
+        while rest:
+            if frame.eof:
+                rest = rest.lstrip(b"\0")
+                if rest:
+                    frame = decompressor.decompressobj()
+                continue
+            try:
+                made = frame.decompress(rest)
+            except zstandard.ZstdError as error:
+                raise _damaged("zstd", position, error) from None
+            if made:
+                yield made
+            rest = frame.unused_data
+        position += len(piece)
     if not frame.eof:
         raise ObjectRefused(f"It ends at byte {position}, in the middle of its zstd data.")
 

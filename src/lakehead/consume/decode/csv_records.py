@@ -4,6 +4,7 @@ A record ends with a newline (LF or CRLF; a CR alone is a character like others)
 whitespace are no records.
 """
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +46,11 @@ class CsvDialect:
     """Empty: there are no quotes."""
 
     null_text: str
+
+    @property
+    def special(self) -> re.Pattern[bytes]:
+        """Matches a character that ends a field without quotes. Python keeps the compiled pattern."""
+        return re.compile(b"[\n" + re.escape(self.delimiter + self.quote) + b"]")
 
     @classmethod
     def of(cls, form: ObjectFormat) -> "CsvDialect":
@@ -164,12 +170,9 @@ def _record(
 
 
 def _end_of_plain(text: bytes, start: int, dialect: CsvDialect) -> int:
-    newline = text.find(b"\n", start)
-    stop = newline if newline >= 0 else len(text)
-    delimiter = text.find(dialect.delimiter, start, stop)
-    stop = delimiter if delimiter >= 0 else stop
-    quote = text.find(dialect.quote, start, stop) if dialect.quote else -1
-    return quote if quote >= 0 else stop
+    """Return where the next delimiter, quote or newline is, looking no further: a record may have millions of them."""
+    found = dialect.special.search(text, start)
+    return found.start() if found else len(text)
 
 
 def _closing_quote(text: bytes, start: int, quote: bytes) -> int:

@@ -4,6 +4,7 @@ CSV has no types, so columns that are inferred are text. Values for other column
 rescued as the text that they are.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -118,7 +119,7 @@ class CsvReader:
         names = [column[0].as_py() or "" for column in first.columns]
         if "" in names:
             raise ObjectRefused(f"{where}: the header has no name for column {names.index('') + 1}.")
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := next((name for name, count in Counter(names).items() if count > 1), None):
             raise ObjectRefused(f"{where}: the header has the name {twice!r} twice.")
         self.names = names
         self._drop(first.consumed)

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _LONGEST = 400
-"""Digits after which an integer is larger than every double."""
+"""Digits after which an integer is larger than every double, and a number is not taken for any decimal."""
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -190,10 +190,13 @@ def _decimal(kind: pa.DataType) -> Convert:
     whole_digits, scale = kind.precision - kind.scale, kind.scale
 
     def convert(value: JsonValue) -> Decimal:
-        if type(value) is bool or not isinstance(value, int | str) or not _NUMBER.fullmatch(str(value)):
+        if type(value) is bool or not isinstance(value, int | str):
+            raise Misfit
+        written = str(value)
+        if len(written) > _LONGEST or not _NUMBER.fullmatch(written):
             raise Misfit
         try:
-            sign, digits, exponent = Decimal(value).as_tuple()
+            sign, digits, exponent = Decimal(written).as_tuple()
         except InvalidOperation:
             raise Misfit from None
         text = "".join(map(str, digits)).lstrip("0")

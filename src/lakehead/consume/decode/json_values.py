@@ -17,7 +17,8 @@ NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 _SHORT = 18
 _NEGATIVE_ZERO = frozenset({"-0"})
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?+|([\[{])|([\]}])', re.DOTALL)
+"""A text that never ends is taken to the end of the row: each of its quotes would begin a new search otherwise."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
