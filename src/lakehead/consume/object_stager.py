@@ -22,7 +22,8 @@ from lakehead.consume.object_tasks import (
 from lakehead.consume.ports import Failure, ReadUnit
 from lakehead.errors import Unavailable
 from lakehead.ids import Ids, Random
-from lakehead.lake.evolution import add_columns, addable
+from lakehead.lake.column_names import MOST_COLUMNS
+from lakehead.lake.evolution import add_columns, addable, unless_too_many
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Fence, Head, NewWatermark, Unit, UnitRemainder
 from lakehead.lake.ports import Staged
@@ -136,7 +137,8 @@ class ObjectStager:
             if not new:
                 units = {part.unit for part in split}
                 return reports, [*(each for each in objects if each.unit not in units), *split]
-            columns = {column: reduce(unify, kinds) for column, kinds in sorted(new.items())}
+            proposed = {column: reduce(unify, kinds) for column, kinds in sorted(new.items())}
+            columns = unless_too_many(self.table, proposed, MOST_COLUMNS + len(OWN_COLUMNS))
             all_rescued = not addable(self.table, columns)  # the table cannot have those that are left
             await add_columns(self.table, columns, self.clock, self.random)
         raise Unavailable(f"Objects for the table {self.table.name} have other columns each time they are read.")

@@ -1,6 +1,6 @@
 """Adds columns to tables."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
@@ -8,6 +8,7 @@ from pyiceberg.exceptions import CommitFailedException
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
 from lakehead.ids import Random
+from lakehead.lake.column_names import MOST_FIELDS, folded, is_ambiguous, is_usable, paths
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.retries import is_transient
 from lakehead.retry import Backoff
@@ -16,36 +17,32 @@ ATTEMPTS = Backoff(attempts=10, first_seconds=0.05, cap_seconds=2.0)
 
 
 def addable(table: IcebergTable, columns: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Those of the columns that a table can have, or has: `a.b` is no column beside a struct `a` that has a field `b`.
+    """Those of the columns that a table can have, or has.
 
-    Iceberg finds fields by such names, so it takes no second one.
+    It has no second one whose name differs in case alone, none by a name of Iceberg's own columns, and no `a.b` beside
+    a struct `a` that has a field `b`: Spark could not read the table.
     """
     schema = table.seen().schema()
-    top, taken = {each.name for each in schema.fields}, set(schema.column_names)
-    found: dict[str, pa.DataType] = {}
+    top, taken = {each.name for each in schema.fields}, {folded(name) for name in schema.column_names}
+    there = {name: kind for name, kind in columns.items() if name in top}
+    new: dict[str, pa.DataType] = {}
     for name, kind in columns.items():
-        paths = set(_paths(name, kind))
-        if name in top:
-            found[name] = kind
-        elif taken.isdisjoint(paths):
-            found[name] = kind
-            taken |= paths
-    return found
+        if name in top or not is_usable(name) or is_ambiguous(kind):
+            continue
+        found = {folded(path) for path in paths(name, kind)}
+        if taken.isdisjoint(found):
+            new[name] = kind
+            taken |= found
+    return there | new
 
 
-def _paths(name: str, kind: pa.DataType) -> Iterator[str]:
-    """The names of a column and of all fields in it, as Iceberg indexes them."""
-    yield name
-    if pa.types.is_map(kind):
-        inside = {"key": kind.key_type, "value": kind.item_type}
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inside = {"element": kind.value_type}
-    elif pa.types.is_struct(kind):
-        inside = {each.name: each.type for each in kind}
-    else:
-        return
-    for part, inner in inside.items():
-        yield from _paths(f"{name}.{part}", inner)
+def unless_too_many(table: IcebergTable, columns: Mapping[str, pa.DataType], most: int) -> Mapping[str, pa.DataType]:
+    """The columns, or none of them if a table would have more than so many, or too many fields inside of them."""
+    schema = table.seen().schema()
+    there = {each.name for each in schema.fields}
+    new = {name: kind for name, kind in columns.items() if name not in there}
+    fields = len(schema.column_names) + sum(1 for name, kind in new.items() for _ in paths(name, kind))
+    return {} if len(there) + len(new) > most or fields > MOST_FIELDS else columns
 
 
 async def add_columns(table: IcebergTable, columns: Mapping[str, pa.DataType], clock: Clock, random: Random) -> None:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lakehead.consume.decode.decode import infer_columns, read_object
-from lakehead.consume.decode.rows import MOST_COLUMNS, ObjectRefused, ReadReport, SchemaMode
+from lakehead.consume.decode.rows import ObjectRefused, ReadReport, SchemaMode
+from lakehead.lake.column_names import MOST_COLUMNS
 from tests.unit.consume.reading import column, ndjson, read
 
 LONG = [("a", pa.int64())]
@@ -235,10 +236,34 @@ def test_a_number_of_more_characters_than_any_decimal_needs_is_rescued() -> None
     assert column(b'{"a":"1.5%s"}' % (b"0" * 300), pa.decimal128(5, 2), ndjson()) == [(Decimal("1.50"), None)]
 
 
-def test_names_are_matched_exactly() -> None:
-    rows, report = read(b'{"A":1}\n', LONG, ndjson())
+@pytest.mark.parametrize("name", ["A", "_ROW", "_Rescued", "_file", "_POS", "_row_id", "n" * 1001])
+def test_names_are_matched_exactly_and_none_is_proposed_that_makes_a_table_unreadable(name: str) -> None:
+    rows, report = read(b'{"%s":1}\n' % name.encode(), LONG, ndjson())
 
-    assert (rows[0]["a"], rows[0]["_rescued"], list(report.new_columns)) == (None, '{"A":1}', ["A"])
+    assert (rows[0]["a"], rows[0]["_rescued"], report.new_columns) == (None, f'{{"{name}":1}}', {})
+
+
+def test_of_names_that_differ_in_case_the_first_one_is_proposed() -> None:
+    _, report = read(b'{"B":1,"b":2}\n' + '{"\u212a":1,"k":2}'.encode(), LONG, ndjson())
+
+    assert list(report.new_columns) == ["B", "\u212a"]
+
+
+@pytest.mark.parametrize("value", ['{"x":1,"X":2}', '{"x.y":1,"x":{"y":2}}', '[{"x":1},{"X":2}]'])
+def test_an_object_whose_fields_cannot_be_told_apart_is_proposed_as_text(value: str) -> None:
+    body = f'{{"o":{value}}}'.encode()
+    _, report = read(body, LONG, ndjson())
+
+    assert report.new_columns == {"o": pa.string()}
+    assert column(body, pa.string(), ndjson(), "o") == [(value, None)]
+
+
+def test_a_column_of_more_fields_than_a_table_has_is_proposed_as_text_however_deep_they_are() -> None:
+    deep = "".join(f'{{"o":{{"x{number % 20}":[{{"y{number}":1}}]}},"p":{number}}}\n' for number in range(2_000))
+
+    _, report = read(deep.encode(), LONG, ndjson())
+
+    assert report.new_columns == {"o": pa.string(), "p": pa.int64()}
 
 
 def test_an_object_with_too_many_new_columns_proposes_none() -> None:

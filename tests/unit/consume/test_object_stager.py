@@ -128,6 +128,10 @@ def test_what_is_staged_again_is_counted_once(tmp_path: Path) -> None:
         [{"a": {"b": 1}, "a.b": 2}],
         [{"a": {"b": 1}}, {"a.b": 2}],
         [{"l": [1]}, {"l.element": 2, "new": 3}],
+        [{"A": 1}, {"a": 2}],
+        [{"a": {"b": 2}}, {"A.B": 1}],
+        [{"_file": 2}],
+        [{"_ROW": 2}],
     ],
 )
 def test_a_field_that_the_table_cannot_have_as_a_column_is_rescued(tmp_path: Path, lines: list[object]) -> None:
@@ -137,3 +141,25 @@ def test_a_field_that_the_table_cannot_have_as_a_column_is_rescued(tmp_path: Pat
     assert len(found) == len(lines)
     assert stager.failed == {}
     assert any("2" in str(row[RESCUED]) for row in found)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{f"{letter}{number}": number for number in range(600)} for letter in "abc"],
+        [{letter: {f"{letter}{number}": number for number in range(900)}} for letter in "abcdefghijkl"],
+    ],
+)
+def test_objects_that_together_have_too_many_columns_or_fields_are_rescued(tmp_path: Path, lines: list[object]) -> None:
+    landing, stager, _ = staged(tmp_path, *lines)
+
+    found = rows(landing)
+    assert [json.loads(str(row[RESCUED])) for row in sorted(found, key=lambda row: int(str(row[URI])[1:]))] == lines
+    assert {name for row in found for name in row} == {URI, ROW, LANDED_AT, RESCUED}
+    assert stager.failed == {}
+
+
+def test_objects_whose_fields_differ_in_case_alone_share_a_column_of_text(tmp_path: Path) -> None:
+    landing, _, _ = staged(tmp_path, {"o": {"x": 1}}, {"o": {"X": 2}})
+
+    assert [row["o"] for row in rows(landing)] == ['{"x":1}', '{"X":2}']

@@ -17,7 +17,6 @@ from lakehead.consume.decode.json_rows import bad_row
 from lakehead.consume.decode.row_batches import BatchMaker, Rescued, rescued_texts
 from lakehead.consume.decode.rows import (
     BATCH_BYTES,
-    MOST_COLUMNS,
     OWN_COLUMNS,
     ObjectFormat,
     ObjectPart,
@@ -26,6 +25,7 @@ from lakehead.consume.decode.rows import (
     most_rows,
 )
 from lakehead.consume.decode.text_columns import texts_to_array
+from lakehead.lake.column_names import MOST_COLUMNS
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 from lakehead.consume.decode.arrays import plain_schema
 from lakehead.consume.decode.json_values import JsonValue, to_text
 from lakehead.consume.decode.rows import (
-    MOST_COLUMNS,
     OWN_COLUMNS,
     RESCUED,
     ROW,
@@ -17,7 +16,8 @@ from lakehead.consume.decode.rows import (
     ReadReport,
     SchemaMode,
 )
-from lakehead.consume.decode.seen_types import SeenValues, unify
+from lakehead.consume.decode.seen_types import SeenValues, readable, unify
+from lakehead.lake.column_names import MOST_COLUMNS, folded, is_usable
 
 _LONGEST_SHOWN = 60
 
@@ -29,7 +29,8 @@ class NewColumns:
     """Columns that the table lacks, with what their values need. None are proposed if there would be too many."""
 
     def __init__(self, columns: pa.Schema, mode: SchemaMode, reserved: frozenset[str] = OWN_COLUMNS) -> None:
-        self._reserved = reserved
+        self._taken = {folded(name) for name in (*reserved, *columns.names)}
+        """Names that engines without upper and lower case take for the same: the first one is the column."""
         self._room = MOST_COLUMNS - len(columns)
         self._wanted = mode is SchemaMode.ADD_COLUMNS
         self._seen: dict[str, SeenValues | pa.DataType] = {}
@@ -48,15 +49,21 @@ class NewColumns:
     def types(self) -> dict[str, pa.DataType]:
         """Return the columns to propose, by name."""
         types = {name: seen.type() if isinstance(seen, SeenValues) else seen for name, seen in self._seen.items()}
-        return {name: kind for name, kind in types.items() if kind is not None}
+        return {name: readable(kind) for name, kind in types.items() if kind is not None}
 
     def _takes(self, name: str) -> bool:
-        if not self._wanted or not name or name in self._reserved:
+        if not self._wanted:
             return False
-        if name not in self._seen and len(self._seen) >= self._room:
+        if name in self._seen:
+            return True
+        if not is_usable(name) or folded(name) in self._taken:
+            return False
+        if len(self._seen) >= self._room:
             self._wanted = False
             self._seen.clear()
-        return self._wanted
+            return False
+        self._taken.add(folded(name))
+        return True
 
 
 class BatchMaker:

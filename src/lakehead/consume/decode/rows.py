@@ -21,9 +21,6 @@ BATCH_BYTES = 8 * 2**20
 BATCH_CELLS = 2 * 2**20
 """Most values of a batch, nulls included, so that short rows do not make a huge batch of a wide table."""
 
-MOST_COLUMNS = 1_000
-"""Columns that a table may have, so that objects with keys like ids do not make a column of each."""
-
 
 class ObjectRefused(LakeheadError):
     """An object cannot be read as what it should be. The message says where: line and column, or byte."""

@@ -8,7 +8,7 @@ import pyarrow.types as kinds
 from lakehead.consume.decode.exact_times import NS_PER_UNIT
 from lakehead.consume.decode.exact_values import is_list, is_text
 from lakehead.consume.decode.json_values import NOT_FINITE, JsonValue, Number
-from lakehead.consume.decode.rows import MOST_COLUMNS
+from lakehead.lake.column_names import MOST_COLUMNS, is_ambiguous
 
 _EXACT_IN_A_DOUBLE = 2**53
 _MOST_DIGITS = 38
@@ -18,9 +18,12 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 class SeenValues:
     """What JSON values of one column, or of one place inside it, were like."""
 
-    __slots__ = ("boolean", "fields", "fraction", "item", "large", "long", "short", "text")
+    __slots__ = ("boolean", "column", "fields", "fraction", "item", "large", "long", "places", "short", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, column: "SeenValues | None" = None) -> None:
+        """`column` is what this is a place inside of."""
+        self.column = column or self
+        self.places = 0
         self.boolean = self.text = self.fraction = False
         self.short = self.long = self.large = False
         """Whether there were integers up to 2^53, which a double holds exactly; up to 2^63; and beyond."""
@@ -30,6 +33,8 @@ class SeenValues:
     def add(self, value: JsonValue) -> None:
         """Take note of a value. Null is no value."""
         kind = type(value)
+        if self.text:
+            return  # text takes whatever else there is
         if kind is str:
             self.text = True
         elif kind is int or kind is Number:
@@ -37,7 +42,7 @@ class SeenValues:
         elif kind is bool:
             self.boolean = True
         elif kind is list:
-            self.item = self.item or SeenValues()
+            self.item = self.item or SeenValues(self.column)
             for item in value:
                 self.item.add(item)
         elif kind is dict:
@@ -85,15 +90,20 @@ class SeenValues:
         if self.fields is None:
             self.fields = {}
         for name, item in value.items():
-            if item is None or self.text:
+            if item is None:
                 continue
             if name not in self.fields:
-                if len(self.fields) >= MOST_COLUMNS:
-                    # Keys like ids: no struct has that many fields.
-                    self.fields, self.text = {}, True
+                if self.column.places >= MOST_COLUMNS:
+                    # Keys like ids: no column has that many fields.
+                    self.column.become_text()
                     return
-                self.fields[name] = SeenValues()
+                self.column.places += 1
+                self.fields[name] = SeenValues(self.column)
             self.fields[name].add(item)
+
+    def become_text(self) -> None:
+        """Forget what is inside: there are too many fields for a column."""
+        self.text, self.fields, self.item = True, None, None
 
     def _number(self) -> pa.DataType:
         if self.fraction:
@@ -117,6 +127,11 @@ class SeenValues:
 
 _UNKNOWN = {True: pa.list_(pa.string()), False: pa.string()}
 """What an empty list, or an empty object, is inside a struct: the struct's type must hold it."""
+
+
+def readable(kind: pa.DataType) -> pa.DataType:
+    """Return a type, or `string` in place of one whose fields some engines cannot tell apart by their names."""
+    return pa.string() if is_ambiguous(kind) else kind
 
 
 def unify_columns(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -152,7 +167,7 @@ def unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if is_list(one) and is_list(other):
         return pa.list_(unify(one.value_type, other.value_type))
     if kinds.is_struct(one) and kinds.is_struct(other):
-        return pa.struct(list(unify_columns([pa.schema(list(one)), pa.schema(list(other))])))
+        return readable(pa.struct(list(unify_columns([pa.schema(list(one)), pa.schema(list(other))]))))
     if kinds.is_map(one) and kinds.is_map(other) and one.key_type.equals(other.key_type):
         return pa.map_(one.key_type, unify(one.item_type, other.item_type))
     return pa.string()
