@@ -217,3 +217,27 @@ def test_arrows_reader_is_used_for_values_that_fit(name: str) -> None:
     lines = "".join(f'{{"{name}":{value}}}\n' for value in FITTING[name])
 
     assert FastJson(pa.schema([(name, KINDS[name])])).read(lines.encode()) is not None
+
+
+@pytest.mark.parametrize("line", ['{"k%d":1}', '{"q":{"k%d":1}}', '{"o":{"k%d":1}}', '{"q":[{"k%d":1}]}'])
+def test_keys_like_ids_take_no_more_memory_than_other_keys(line: str) -> None:
+    text = "".join(line % number + "\n" for number in range(30_000)).encode()
+    before = pa.default_memory_pool().max_memory()
+
+    rows = JsonRows(COLUMNS, ObjectFormat(name=FormatName.NDJSON), ReadReport(), 0, fast_from=0)
+    batch = rows.block(LineBlock(text, 1))
+
+    assert batch is not None
+    assert batch.num_rows == 30_000
+    assert pa.default_memory_pool().max_memory() < max(before, 400 * 2**20)
+
+
+def test_arrows_reader_is_also_used_for_lines_with_some_other_columns() -> None:
+    lines = "".join(f'{{"i":{number},"q{number % 3}":{number}.0}}\n' for number in range(20_000))
+
+    found = FastJson(COLUMNS).read(lines.encode())
+
+    assert found is not None
+    columns, extra = found
+    assert columns[0].to_pylist() == list(range(20_000))
+    assert extra == {number: {f"q{number % 3}": f"{number}.0"} for number in range(20_000)}

@@ -24,6 +24,7 @@ from lakehead.consume.decode.text_columns import (
     has_risky_decimals,
     texts_to_array,
 )
+from lakehead.lake.column_names import MOST_COLUMNS, paths
 
 _NEWLINE, _RETURN, _OPEN, _CLOSE, _BRACKET = b"\n\r{}["
 _DEEPEST = 1_000
@@ -32,6 +33,9 @@ _DEEPEST = 1_000
 
 _BLOCK = 2**20
 """What Arrow parses at a time: larger blocks do not stay in the processor's cache."""
+
+_INFERRED_BYTES = 2**15
+"""The same where Arrow infers columns: some thousand names with some thousand rows at most."""
 
 Lines = np.ndarray[tuple[int], np.dtype[np.int64]]
 Extra = dict[int, dict[str, JsonValue]]
@@ -43,6 +47,7 @@ class FastJson:
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
         self._read = pa.schema([(field.name, nullable_type(field.type, _read_as)) for field in columns])
+        self._names = frozenset(columns.names)
         self._decimals = any(kinds.is_decimal(leaf) for field in columns for leaf in leaves(field.type))
         self._possible = len(columns) > 0 and not any(_has_map(field.type) for field in columns)
         self._unexpected = "error"
@@ -61,31 +66,57 @@ class FastJson:
             ends = _plain_lines(text)
         if ends is None or not _is_utf8(text) or (self._decimals and has_risky_decimals(text)):
             return None
-        table = self._parse(text, ends)
-        if table is None or table.num_rows != len(ends):
+        parsed = self._parse(text, ends)
+        if parsed is None:
+            return None
+        table, others = parsed
+        if table.num_rows != len(ends):
             return None
         try:
-            return [self._column(table, field) for field in self._columns], self._extra(table, text)
+            return [self._column(table, field) for field in self._columns], _extra(others, text)
         except (Misfit, NotJson, msgspec.MsgspecError, pa.ArrowInvalid):
             return None
 
-    def _parse(self, text: bytes, ends: Lines) -> pa.Table | None:
+    def _parse(self, text: bytes, ends: Lines) -> tuple[pa.Table, set[str]] | None:
+        """Return the columns of lines, and the names of other columns that have a value."""
         longest = int(np.diff(ends, prepend=-1).max())
         try:
             if self._unexpected == "error":
-                return _read_json(text, self._read, self._unexpected, longest)
+                return _read_json(text, self._read, self._unexpected, longest), set()
         except pa.ArrowInvalid as error:
             if "unexpected field" not in str(error):
                 return None
             self._unexpected = "infer"
         except pa.ArrowException:
             return None
-        if _most_brackets(text, ends) > _DEEPEST:
+        if longest >= _INFERRED_BYTES or _most_brackets(text, ends) > _DEEPEST:
             return None
-        try:
-            return _read_json(text, self._read, self._unexpected, longest)
-        except pa.ArrowException:
-            return None
+        return self._parse_with_others(text, ends)
+
+    def _parse_with_others(self, text: bytes, ends: Lines) -> tuple[pa.Table, set[str]] | None:
+        """Read lines that have other columns, in small pieces of which only our columns are kept.
+
+        Arrow has a value of each column, and of each field inside one, for each row: keys like ids would take the
+        square of the memory that they should.
+        """
+        tables: list[pa.Table] = []
+        others: set[str] = set()
+        start = 0
+        while start < len(text):
+            end = int(ends[int(np.searchsorted(ends, start + _INFERRED_BYTES)) - 1]) + 1
+            try:
+                piece = _read_json(text[start:end], self._read, self._unexpected, _INFERRED_BYTES)
+            except pa.ArrowException:
+                return None
+            ours = piece.select(self._read.names)
+            new = [field for field in piece.schema if field.name not in self._names]
+            others.update(field.name for field in new if not kinds.is_null(field.type))
+            fields = sum(1 for field in new for _ in paths(field.name, field.type))
+            if not ours.schema.equals(self._read) or max(len(others), fields) > MOST_COLUMNS:
+                return None
+            tables.append(ours)
+            start = end
+        return pa.concat_tables(tables), others
 
     def _column(self, table: pa.Table, field: pa.Field) -> pa.Array:
         column = table.column(field.name)
@@ -96,19 +127,17 @@ class FastJson:
             return array
         return rebuild(array, field.type, _leaf)
 
-    def _extra(self, table: pa.Table, text: bytes) -> Extra:
-        """Return the values of unknown columns. Arrow's own may be rounded: these are from the text."""
-        names = {
-            field.name for field in table.schema if field.name not in self._read.names and not kinds.is_null(field.type)
-        }
-        if not names:
-            return {}
-        extra: Extra = {}
-        for row, line in enumerate(text.removesuffix(b"\n").split(b"\n")):
-            for name, raw in _raw_row.decode(line).items():
-                if name in names and raw != _NULL:
-                    extra.setdefault(row, {})[name] = _extra_value(bytes(raw))
-        return extra
+
+def _extra(names: set[str], text: bytes) -> Extra:
+    """Return the values of other columns. Arrow's own may be rounded: these are from the text."""
+    if not names:
+        return {}
+    extra: Extra = {}
+    for row, line in enumerate(text.removesuffix(b"\n").split(b"\n")):
+        for name, raw in _raw_row.decode(line).items():
+            if name in names and raw != _NULL:
+                extra.setdefault(row, {})[name] = _extra_value(bytes(raw))
+    return extra
 
 
 def _extra_value(raw: bytes) -> JsonValue:
