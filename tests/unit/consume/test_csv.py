@@ -66,6 +66,24 @@ def test_without_a_header_columns_are_the_tables_in_order() -> None:
     assert infer_columns(pa.BufferReader(b"1,x\n"), csv(header=False)).names == ["column_1", "column_2"]
 
 
+def test_without_a_header_a_table_without_columns_gets_those_of_the_object_in_their_order() -> None:
+    body, form = b"a,b,c,d,e,f,g,h,i,j,k\n", csv(header=False)
+
+    rows, report = read(body, [], form)
+    names = sorted(report.new_columns)
+    again, _ = read(body, [(name, pa.string()) for name in names], form)
+
+    assert list(json.loads(rows[0]["_rescued"]).values()) == list("abcdefghijk")
+    assert [again[0][name] for name in names] == list("abcdefghijk")
+    assert infer_columns(pa.BufferReader(body), form).names == names
+
+
+def test_a_column_may_be_called_as_null_is_written() -> None:
+    assert read(b"a,NA\n1,NA\n", [("a", pa.string()), ("NA", pa.string())], csv(null_text="NA"))[0] == [
+        {"a": "1", "NA": None, "_row": 0, "_rescued": None}
+    ]
+
+
 def test_other_delimiters_and_quotes_and_none() -> None:
     assert values(b"a;b\n1;'x;''y'\n", delimiter=";", quote="'") == [(1, "x;'y")]
     assert values(b'a\tb\n1\t"x\n', delimiter="\t", quote="") == [(1, '"x')]

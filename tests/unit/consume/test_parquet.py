@@ -16,6 +16,7 @@ from lakehead.errors import Unavailable
 from tests.unit.consume.reading import column, read
 
 PARQUET = ObjectFormat(name=FormatName.PARQUET)
+PARQUET_RESCUE = ObjectFormat(name=FormatName.PARQUET, mode=SchemaMode.RESCUE)
 NS = pa.timestamp("ns")
 
 
@@ -244,6 +245,19 @@ def test_a_row_group_is_read_in_batches() -> None:
     rows, _ = read(body, [("a", pa.string())], PARQUET)
 
     assert len(rows) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        ({f"c{number}": pa.nulls(20_000, pa.int64()) for number in range(500)}, 4_194),
+        ({"l": pa.array([[7] * 10_000] * 400)}, 209),
+    ],
+)
+def test_values_that_take_no_bytes_make_small_batches_too(columns: dict[str, pa.Array], rows: int) -> None:
+    batches = read_object(pa.BufferReader(file(columns)), PARQUET_RESCUE, pa.schema([]), ReadReport())
+
+    assert next(iter(batches)).num_rows == rows
 
 
 def test_a_small_file_of_huge_texts_is_read_piece_by_piece() -> None:

@@ -40,14 +40,15 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of an object."""
     maker = BatchMaker(columns, form, report, first_row)
-    reader = CsvReader(source, form, None if form.header else columns.names)
+    # A table that has no columns yet gets those of the object.
+    reader = CsvReader(source, form, None if form.header else columns.names or None)
     for block in reader.blocks(most_rows(columns)):
         yield _landed(block, maker, form)
     maker.finish()
 
 
 def infer(source: pa.NativeFile, form: ObjectFormat) -> pa.Schema:
-    """Return a text column for each name of the header; without a header they are `column_1`, `column_2` and so on."""
+    """Return a text column for each name of the header; without a header they are numbered."""
     reader = CsvReader(source, form, None)
     next(reader.blocks(1), None)
     kept = [name for name in reader.names or [] if name not in OWN_COLUMNS]
@@ -62,6 +63,11 @@ def split(source: pa.NativeFile, size: int, target_bytes: int) -> list[ObjectPar
 def count(source: pa.NativeFile, form: ObjectFormat, part: ObjectPart | None) -> int:  # noqa: ARG001 - as other formats
     """Return the number of records, without the header."""
     return sum(block.records.rows for block in CsvReader(source, form, None).blocks(most_rows(pa.schema([]))))
+
+
+def numbered_names(count: int) -> list[str]:
+    """Return names for columns that have none: `column_1`, or `column_01` if there are ten, so that they sort."""
+    return [f"column_{number:0{len(str(count))}}" for number in range(1, count + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,9 @@ class CsvReader:
         if first.bad:
             raise ObjectRefused(f"{where}: {first.bad[0][1]}.")
         if not self._header:
-            self.names = [f"column_{number + 1}" for number in range(len(first.columns))]
+            self.names = numbered_names(len(first.columns))
             return True
-        names = [column[0].as_py() or "" for column in first.columns]
+        names = [self._name(column[0].as_py()) for column in first.columns]
         if "" in names:
             raise ObjectRefused(f"{where}: the header has no name for column {names.index('') + 1}.")
         if twice := next((name for name, count in Counter(names).items() if count > 1), None):
@@ -124,6 +130,10 @@ class CsvReader:
         self.names = names
         self._drop(first.consumed)
         return True
+
+    def _name(self, field: str | None) -> str:
+        """Return a name of the header: what means null in a record is a name there."""
+        return self._dialect.null_text if field is None else field
 
     def _records(self, width: int, most: int) -> Records:
         return quick_records(self._text, width, self._dialect, most) or self._exact(width, most)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 import pyarrow.types as kinds
 
-from lakehead.consume.decode.rows import BATCH_BYTES, ObjectRefused
+from lakehead.consume.decode.rows import BATCH_BYTES, BATCH_CELLS, ObjectRefused
 
 _BUFFER = 2**20
 _MOST_ROWS = 2**16
@@ -39,7 +39,11 @@ class ParquetRows:
         """Return rows of some row groups, in batches of some MiB."""
         for number in groups:
             group = self.metadata.row_group(number)
-            rows = max(1, min(most, _MOST_ROWS, BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)))
+            # Columns that the table lacks are read too, and a list has many values that may take no bytes at all.
+            values = sum(group.column(place).num_values for place in range(group.num_columns))
+            by_values = BATCH_CELLS * group.num_rows // max(values, 1)
+            by_bytes = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+            rows = max(1, min(most, _MOST_ROWS, by_values, by_bytes))
             for batch in self._group(number, rows):
                 yield from _cut(batch)
 
