@@ -1,6 +1,7 @@
 """`spark.read.format("lakehead")`: objects read in a notebook are what was written."""
 
 import asyncio
+import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +22,7 @@ from lakehead.buffer.ingestor import Ingestor
 from lakehead.consume.data_source import LakeheadReader, object_format, register
 from lakehead.consume.data_source_objects import find_objects, partitions_of
 from lakehead.consume.object_reader import ObjectReader
-from lakehead.errors import Misconfigured
+from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.run.environment import spark_settings
 from lakehead.storage.open_store import open_store
 from lakehead.wire.batch import KeyValueEntry
@@ -111,6 +114,74 @@ def test_batches_of_an_ingestor_are_read_as_they_were_ingested(
         (entry.key, entry.value) for entry in ENTRIES
     )
     assert len({row["_uri"] for row in rows}) == 2
+
+
+def test_csv_is_read_by_its_header_or_in_the_order_of_the_columns(
+    session: SparkSession, url: str, put: Callable[[str, bytes], None]
+) -> None:
+    put("a.csv", b'\xef\xbb\xbfid;name;at\r\n1;"line 1\nline ""2"""; 2024\r\n007;NULL;"NULL"\r\n')
+    options = {"format": "csv", "delimiter": ";", "null_text": "NULL"}
+
+    inferred = load(session, url, **options).orderBy("_row").collect()
+    typed = session.read.format("lakehead").options(**options).schema("at string, id int, _rescued string")
+    numbered = load(session, url, **options, header="false").orderBy("_row").collect()
+
+    assert [(row["id"], row["name"], row["at"], row["_row"]) for row in inferred] == [
+        ("1", 'line 1\nline "2"', " 2024", 0),
+        ("007", None, "NULL", 1),
+    ]
+    assert {row["_uri"] for row in inferred} == {f"{url}/a.csv"}
+    assert [(row["at"], row["id"], row["_rescued"]) for row in typed.load(url).collect()] == [
+        (" 2024", 1, '{"name":"line 1\\nline \\"2\\""}'),
+        ("NULL", 7, None),
+    ]
+    assert [row["column_1"] for row in numbered] == ["id", "1", "007"]
+
+
+def test_parquet_is_read_as_it_was_written_and_what_spark_lacks_is_text(
+    session: SparkSession, url: str, put: Callable[[str, bytes], None]
+) -> None:
+    table = pa.table(
+        {
+            "i": pa.array([2**63 - 1, None], pa.int64()),
+            "u": pa.array([2**64 - 1, 1], pa.uint64()),
+            "d": pa.array([Decimal("1.50"), None], pa.decimal128(38, 2)),
+            "f": pa.array([float("nan"), -0.0], pa.float64()),
+            "b": pa.array([b"\x00\xff", None]),
+            "x": pa.array([b"ab", None], pa.binary(2)),
+            "y": pa.array([0, None], pa.date32()),
+            "z": pa.array([1, None], pa.timestamp("us", "UTC")),
+            "n": pa.array([1, None], pa.timestamp("ns")),
+            "t": pa.array([1, None], pa.time64("us")),
+            "s": pa.array(
+                [{"x": [1, None], "m": [("k", "v")]}, None],
+                pa.struct([("x", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.string()))]),
+            ),
+        }
+    )
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, row_group_size=1)
+    put("a.parquet", buffer.getvalue())
+
+    one, two = load(session, url, format="parquet").orderBy("_row").collect()
+
+    assert (one["i"], one["u"], one["d"], repr(one["f"])) == (2**63 - 1, 2**64 - 1, Decimal("1.50"), "nan")
+    assert (bytes(one["b"]), bytes(one["x"]), str(one["y"])) == (b"\x00\xff", b"ab", "1970-01-01")
+    assert one["z"].astimezone(UTC) == datetime(1970, 1, 1, microsecond=1, tzinfo=UTC)
+    assert (one["n"], str(one["t"])) == ("1970-01-01 00:00:00.000000001", "00:00:00.000001")
+    assert (one["s"]["x"], one["s"]["m"]) == ([1, None], {"k": "v"})
+    assert (repr(two["f"]), two["u"], two["s"], two["_row"]) == ("-0.0", 1, None, 1)
+    assert {one["_rescued"], two["_rescued"]} == {None}
+
+
+def test_a_column_that_must_not_be_null_refuses_an_object_that_lacks_it(tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b'{"id":1}\n{"other":2}\n')
+    form, reader = object_format({"format": "ndjson"}), ObjectReader({})
+    groups = partitions_of(find_objects([str(tmp_path)], form, {}), form, reader)
+    rows = LakeheadReader([], form, StructType().add("id", "long", nullable=False), {})
+
+    with pytest.raises(LakeheadError, match=r"a\.ndjson: Column 'id' is required"):
+        list(rows.read(InputPartition(groups[0])))
 
 
 def test_a_corrupt_object_is_named_with_line_and_column(

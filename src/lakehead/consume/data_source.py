@@ -31,6 +31,7 @@ from lakehead.consume.decode.rows import (
 from lakehead.consume.decode.seen_types import unify
 from lakehead.consume.object_reader import ObjectReader
 from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.lake.conform import conform
 from lakehead.storage.connect import StoreSettings
 
 NAME = "lakehead"
@@ -134,7 +135,8 @@ class LakeheadReader(DataSourceReader):
             ):
                 uris = pa.repeat(pa.scalar(piece.uri, pa.string()), batch.num_rows)
                 named = batch.append_column(URI, uris)
-                yield pa.RecordBatch.from_arrays([named.column(name) for name in schema.names], schema=schema)
+                chosen = pa.RecordBatch.from_arrays([named.column(name) for name in schema.names], schema=schema)
+                yield conform(chosen, schema)  # which refuses null in a column that must not have any
 
 
 def object_format(options: Mapping[str, str]) -> ObjectFormat:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakehead.consume.decode import lines as lines_module
 from lakehead.consume.decode.decode import count_rows, split_object
 from lakehead.consume.decode.rows import FormatName, ObjectFormat, ObjectPart
 from tests.support.effort import effort
@@ -41,6 +42,47 @@ def test_parts_of_plain_ndjson_have_every_record_once_and_in_order(body: bytes, 
     assert parts[0].start == 0
     assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
     assert parts[-1].end == len(body)
+
+
+ODD_LINES = [
+    b'{"a":9223372036854775808}',
+    b'{"a":1e400}',
+    b'{"a":NaN,"A":-0.0}',
+    b'{"a":1,"a":2}',
+    b'{"":1,"_row":7,"x.y":"\\u0000"}',
+    b"[1]",
+    b"null",
+    b"\xff\xfe",
+    b'\xef\xbb\xbf{"a":1}',
+    b'{"a":1}\r{"a":2}',
+    b'{"a":"\\ud800"}',
+    b'{"b":' + b"[" * 120 + b"]" * 120 + b"}",
+    b'{"b":"' + b"x" * 50 + b'"}',
+    b"\x00",
+    b"\x0b",
+]
+
+
+@settings(max_examples=effort(100, soak=3_000), deadline=None)
+@given(
+    st.lists(st.sampled_from([*ODD_LINES, b"", b" ", b"\r", b'{"a":1}\r', b'{"a":2}']), max_size=12),
+    st.sampled_from([b"", b"\n"]),
+    st.integers(1, 100),
+    st.integers(1, 60),
+)
+def test_parts_of_odd_lines_have_the_rows_and_numbers_of_the_whole_wherever_reads_end(
+    found: list[bytes], end: bytes, target: int, read_bytes: int
+) -> None:
+    body, form = b"\n".join(found) + end, ndjson(rescue_bad_rows=True)
+    whole, _ = read(body, COLUMNS, form)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines_module, "_READ", read_bytes)
+        rows: Rows = []
+        for part in split_object(pa.BufferReader(body), form, len(body), target):
+            rows += read(body, COLUMNS, form, first_row=len(rows), part=part)[0]
+
+    assert repr(rows) == repr(whole)
 
 
 def test_every_cut_of_an_object_in_two_has_every_record_once() -> None:
