@@ -130,8 +130,8 @@ def _ask_nobody() -> None:
     async def open_all(self: QueueSharedState, table: str, units: Sequence[str]) -> Opened:  # noqa: ARG001 - a method's
         return Opened(dict.fromkeys(units, 0), frozenset(), frozenset())
 
-    async def count_all(self: QueueSharedState, table: str, units: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG001 - a method's
-        return dict.fromkeys(units, 1)
+    async def count_all(self: QueueSharedState, table: str, tries: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG001 - a method's
+        return tries
 
     async def plan_all(
         self: StateProgress,  # noqa: ARG001 - a method's

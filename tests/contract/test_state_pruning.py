@@ -275,15 +275,14 @@ class TestTries:
     def test_tries_that_do_not_count_are_taken_back_by_their_owner_only(self, state: State, table: str) -> None:
         hold(state, table, "a", "b")
         hold(state, table, "theirs", owner="them")
-        for _ in range(2):
-            state.shards.count_try(table, ["a", "b"], owner="us")
-        state.shards.count_try(table, ["theirs"], owner="them")
+        assert state.shards.set_tries(table, {"a": 2, "b": 2}, owner="us") == {"a", "b"}
+        state.shards.set_tries(table, {"theirs": 1}, owner="them")
 
-        assert state.shards.uncount_try(table, ["a", "theirs"], owner="us") == 1
+        for _ in range(2):
+            assert state.shards.set_tries(table, {"a": 1, "theirs": 0}, owner="us") == {"a"}
         assert state.shards.reset_tries(table, ["b", "theirs"], owner="us") == 1
 
         assert {shard.unit: shard.tries for shard in state.shards.page(table)} == {"a": 1, "b": 0, "theirs": 1}
-        assert state.shards.uncount_try(table, ["a", "b"], owner="us") == 1, "tries never go below none"
 
 
 def test_pages_hold_every_shard_once_in_one_order(state: State, table: str) -> None:

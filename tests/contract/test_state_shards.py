@@ -59,7 +59,7 @@ def test_opening_twice_answers_the_first_callers_token_in_the_order_asked_for(st
 
 def test_a_shard_reads_back_as_it_was_written_to_the_microsecond(state: State, table: str) -> None:
     hold(state, table, "a")
-    state.shards.count_try(table, ["a"], owner="us")
+    state.shards.set_tries(table, {"a": 1}, owner="us")
     until = NOON + timedelta(hours=3, microseconds=7)
     state.shards.extend(table, ["a"], owner="us", lease_until=until)
 
@@ -122,7 +122,7 @@ def test_a_completed_shard_is_never_acquired_extended_released_or_tried(state: S
     assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == set()
     assert state.shards.extend(table, ["a"], owner="us", lease_until=NOON + HOUR) == set()
     assert state.shards.release(table, ["a"], owner="us") == 0
-    assert state.shards.count_try(table, ["a"], owner="us") == {}
+    assert state.shards.set_tries(table, {"a": 1}, owner="us") == set()
 
 
 def test_tries_are_counted_for_what_the_owner_holds_and_survive_a_change_of_owner(
@@ -131,11 +131,12 @@ def test_tries_are_counted_for_what_the_owner_holds_and_survive_a_change_of_owne
     hold(state, table, "a")
     hold(state, table, "b", owner="them")
 
-    assert state.shards.count_try(table, ["a", "b"], owner="us") == {"a": 1}
-    assert state.shards.count_try(table, ["a"], owner="us") == {"a": 2}
+    assert state.shards.set_tries(table, {"a": 2, "b": 1, "c": 1}, owner="us") == {"a"}
     clock.at += 2 * HOUR
     state.shards.acquire(table, ["a"], owner="them", lease_until=clock.at + HOUR)
-    assert state.shards.count_try(table, ["a", "b"], owner="them") == {"a": 3, "b": 1}
+    assert [shard.tries for shard in state.shards.read(table, ["a"])] == [2]
+    assert state.shards.set_tries(table, {"a": 3, "b": 1}, owner="them") == {"a", "b"}
+    assert {shard.unit: shard.tries for shard in state.shards.read(table, ["a", "b"])} == {"a": 3, "b": 1}
 
 
 def test_more_shards_than_one_statement_takes_are_acquired_and_extended(state: State, table: str) -> None:
@@ -194,7 +195,7 @@ class TestPrune:
 class TestDeadLetters:
     def test_a_unit_given_up_is_kept_with_its_reason_and_never_tried_again(self, state: State, table: str) -> None:
         hold(state, table, "bad")
-        state.shards.count_try(table, ["bad"], owner="us")
+        state.shards.set_tries(table, {"bad": 1}, owner="us")
 
         letter = state.history.bury(table, "bad", "not Parquet: \N{GRINNING FACE}", owner="us")
 
@@ -221,7 +222,7 @@ class TestDeadLetters:
 
     def test_a_dead_letter_that_is_revived_is_tried_from_the_first_try(self, state: State, table: str) -> None:
         hold(state, table, "a")
-        state.shards.count_try(table, ["a"], owner="us")
+        state.shards.set_tries(table, {"a": 1}, owner="us")
         state.history.bury(table, "a", "no", owner="us")
 
         assert state.history.revive(table, "a")
@@ -229,7 +230,7 @@ class TestDeadLetters:
 
         assert state.history.dead_letters(table) == []
         assert state.shards.acquire(table, ["a"], owner="us", lease_until=NOON + HOUR) == {"a"}
-        assert state.shards.count_try(table, ["a"], owner="us") == {"a": 1}
+        assert [shard.tries for shard in state.shards.read(table, ["a"])] == [0]
 
     def test_a_replay_that_has_begun_is_seen_while_its_unit_is_still_given_up(self, state: State, table: str) -> None:
         hold(state, table, "a")

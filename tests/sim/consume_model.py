@@ -168,19 +168,18 @@ class ModelShared:
         for row in self._ours(units).values():
             row.owner = None
 
-    async def count_try(self, _table: str, units: Collection[str]) -> Mapping[str, int]:
+    async def count_try(self, _table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
         await self.wire.delay()
-        ours = self._ours(units)
-        for row in ours.values():
-            row.tries += 1
-        counted = {unit: row.tries for unit, row in ours.items()}
+        ours = self._ours(tries)
+        for unit, row in ours.items():
+            row.tries = tries[unit]
         await self.wire.delay()
-        return counted
+        return {unit: tries[unit] for unit in ours}
 
-    async def take_back_try(self, _table: str, units: Collection[str]) -> None:
+    async def take_back_try(self, _table: str, tries: Mapping[str, int]) -> None:
         await self.wire.delay()
-        for row in self._ours(units).values():
-            row.tries = max(0, row.tries - 1)
+        for unit, row in self._ours(tries).items():
+            row.tries = tries[unit]
 
     async def settled(self, _table: str, units: Collection[str]) -> set[str]:
         await self.wire.delay()

@@ -1,6 +1,6 @@
 """Coordinators on one queue under everything that happens to them; and each shorter version, which must be caught."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -48,9 +48,9 @@ DRAINED_WITHIN = 900.0
 class CountsAfterTheRead(ModelShared):
     """Broken on purpose: a try is counted only when it has failed, so one that kills its reader is never counted."""
 
-    async def count_try(self, _table: str, units: Collection[str]) -> Mapping[str, int]:
+    async def count_try(self, _table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
         await self.wire.delay()
-        return {unit: row.tries for unit, row in self._ours(units).items()}
+        return {unit: row.tries for unit, row in self._ours(tries).items()}
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,13 @@ class BackfillSharedState:
         """Give units back, so that another pipeline can take them at once."""
         await self._shared.release(table, units)
 
-    async def count_try(self, table: str, units: Collection[str]) -> Mapping[str, int]:
-        """Count one more try of units, durably, before they are read. Returns the counts of those that are ours."""
-        return await self._shared.count_try(table, units)
+    async def count_try(self, table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
+        """Record durably, before units are read, which try of each it is. Returns those that are ours."""
+        return await self._shared.count_try(table, tries)
 
-    async def take_back_try(self, table: str, units: Collection[str]) -> None:
-        """Take back the last try of units: it failed for a reason that is not theirs."""
-        await self._shared.take_back_try(table, units)
+    async def take_back_try(self, table: str, tries: Mapping[str, int]) -> None:
+        """Set the tries of units back to what they were: the last one failed for a reason that is not theirs."""
+        await self._shared.take_back_try(table, tries)
 
     async def settled(self, table: str, units: Collection[str]) -> set[str]:
         """Return those of the units that have landed, or were given up."""

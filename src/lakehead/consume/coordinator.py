@@ -269,26 +269,32 @@ class QueueCoordinator:
     async def _land(self, table: str, works: Sequence[Work]) -> None:
         uuid = await self._tables.uuid(table)
         self._local.start_read(work.key for work in works)
-        tries = await self._patience.answer(lambda: self._shared.count_try(uuid, [work.key.unit for work in works]))
+        counted = {work.key.unit: work.tries + 1 for work in works}
+        tries = await self._patience.answer(lambda: self._shared.count_try(uuid, counted))
         self._local.abandon(work.key for work in works if work.key.unit not in tries)  # another pipeline has taken it
         if ours := [work for work in works if self._local.holds(work.key)]:
             await self._land_ours(table, uuid, ours, tries)
         await self._acknowledge()
 
     async def _land_ours(self, table: str, uuid: str, ours: Sequence[Work], tries: Mapping[str, int]) -> None:
+        began_at, before = self._clock.monotonic(), {work.key.unit: work.tries for work in ours}
         try:
             report = await self._landings.land(table, ours, is_held=self._is_held, read=self._was_read)
         except UnitsGone as error:
             LOG.warning("Pipeline %s: %s", self._settings.name, error)
-            units = [work.key.unit for work in ours]
-            await self._patience.answer(lambda: self._shared.take_back_try(uuid, units))
-            await self._patience.answer(lambda: self._shared.release(uuid, units))
+            await self._patience.answer(lambda: self._shared.take_back_try(uuid, before))
+            await self._patience.answer(lambda: self._shared.release(uuid, list(before)))
             self._local.abandon(work.key for work in ours)
         except (Unavailable, OutcomeUnknown, Overtaken) as error:
             await self._try_again(table, uuid, ours, error)
-        except (Misconfigured, HistoryBroken, NewerFormat, asyncio.CancelledError):
-            # It ends, and not because of these units: else a few restarts would make dead letters of good ones.
-            self._settling.interrupted += [work.key for work in ours]
+        except asyncio.CancelledError:
+            # It ends, and not because of these units: else a few restarts would make dead letters of good ones. But if
+            # it was under way for very long, one of them may hang, and is to be found like one that kills its reader.
+            hangs = self._clock.monotonic() - began_at >= self._settings.stuck_after.total_seconds()
+            self._settling.interrupted |= {work.key: work.tries + hangs for work in ours}
+            raise
+        except (Misconfigured, HistoryBroken, NewerFormat):
+            self._settling.interrupted |= {work.key: work.tries for work in ours}
             raise
         else:
             await self._settling.settle(table, ours, report, tries)
@@ -296,7 +302,8 @@ class QueueCoordinator:
     async def _try_again(self, table: str, uuid: str, works: Sequence[Work], error: LakeheadError) -> None:
         """The landing did not come about through no fault of its units: they are ready again."""
         LOG.warning("Pipeline %s: a landing in %s did not come about: %s", self._settings.name, table, error)
-        await self._patience.answer(lambda: self._shared.take_back_try(uuid, [work.key.unit for work in works]))
+        before = {work.key.unit: work.tries for work in works}
+        await self._patience.answer(lambda: self._shared.take_back_try(uuid, before))
         if lost := [work.key.unit for work in works if not self._local.holds(work.key)]:
             await self._patience.answer(lambda: self._shared.release(uuid, lost))
         self._local.put_back(work.key for work in works)

@@ -34,6 +34,9 @@ class PipelineSettings:
     max_tries: int = 5
     """After so many tries a unit becomes a dead letter; at least 3, because the third and later ones are alone."""
 
+    stuck_after: timedelta = timedelta(minutes=10)
+    """A landing that is stopped after so long counts as a try of its units: one that hangs is isolated by and by."""
+
     retry_delay: timedelta = timedelta(seconds=5)
     """The pause before a failed unit is tried again; it doubles with each try, up to `longest_retry_delay`."""
 

@@ -47,8 +47,8 @@ class Settling:
     unfinished: int = 0
     """Messages that are being acknowledged, or made visible again, at this moment."""
 
-    interrupted: list[UnitKey] = field(default_factory=list)
-    """Units whose try was cut short by the end of the pipeline: it does not count."""
+    interrupted: dict[UnitKey, int] = field(default_factory=dict)
+    """Units whose try was cut short by the end of the pipeline, each with the number of tries that count."""
 
     async def settle(self, table: str, works: Sequence[Work], report: LandingReport, tries: Mapping[str, int]) -> None:
         """Settle the units of a landing: landed, failed, or no longer ours. `tries` counts the one that was made."""
@@ -119,9 +119,9 @@ class Settling:
         await _at_most(within, self._give_back_messages())
 
     async def _give_back_units(self) -> None:
-        for _, uuid, units in self.tables.group(self.interrupted):
+        for table, uuid, units in self.tables.group(self.interrupted):
             with suppress(LakeheadError):
-                await self.shared.take_back_try(uuid, units)
+                await self.shared.take_back_try(uuid, {unit: self.interrupted[UnitKey(table, unit)] for unit in units})
         for _, uuid, units in self.tables.group(dict.fromkeys([*self.local.units, *self.interrupted])):
             with suppress(LakeheadError):
                 await self.shared.release(uuid, units)
@@ -139,7 +139,7 @@ class Settling:
     async def _settle_failed(self, uuid: str, failed: Sequence[tuple[Work, Failure]], tries: Mapping[str, int]) -> None:
         """Let units that failed come again; those that have failed for good become dead letters."""
         self.counts.failed += len(failed)
-        if temporary := [work.key.unit for work, failure in failed if failure.temporary]:
+        if temporary := {work.key.unit: work.tries for work, failure in failed if failure.temporary}:
             await self.patience.answer(lambda: self.shared.take_back_try(uuid, temporary))
         again: list[FileOutcome] = []
         next_try = dict[str, str]()

@@ -59,12 +59,15 @@ class SharedState(Protocol):
         """Give units back, so that another pipeline can take them at once."""
         ...
 
-    async def count_try(self, table: str, units: Collection[str]) -> Mapping[str, int]:
-        """Count one more try of units, durably, before they are read. Returns the counts of those that are ours."""
+    async def count_try(self, table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
+        """Record durably, before units are read, which try of each it is: 1 is the first. Returns those that are ours.
+
+        Calling again changes nothing.
+        """
         ...
 
-    async def take_back_try(self, table: str, units: Collection[str]) -> None:
-        """Take back the last try of units: it failed for a reason that is not theirs."""
+    async def take_back_try(self, table: str, tries: Mapping[str, int]) -> None:
+        """Set the tries of units back to what they were: the last one failed for a reason that is not theirs."""
         ...
 
     async def settled(self, table: str, units: Collection[str]) -> set[str]:
@@ -145,13 +148,17 @@ class QueueSharedState:
         """Give units back, so that another pipeline can take them at once."""
         await _in_thread(lambda: self._state.shards.release(table, units, owner=self._token))
 
-    async def count_try(self, table: str, units: Collection[str]) -> Mapping[str, int]:
-        """Count one more try of units, durably, before they are read. Returns the counts of those that are ours."""
-        return await _in_thread(lambda: self._state.shards.count_try(table, units, owner=self._token))
+    async def count_try(self, table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
+        """Record durably, before units are read, which try of each it is: 1 is the first. Returns those that are ours.
 
-    async def take_back_try(self, table: str, units: Collection[str]) -> None:
-        """Take back the last try of units: it failed for a reason that is not theirs."""
-        await _in_thread(lambda: self._state.shards.uncount_try(table, units, owner=self._token))
+        Calling again changes nothing.
+        """
+        ours = await _in_thread(lambda: self._state.shards.set_tries(table, tries, owner=self._token))
+        return {unit: tries[unit] for unit in ours}
+
+    async def take_back_try(self, table: str, tries: Mapping[str, int]) -> None:
+        """Set the tries of units back to what they were: the last one failed for a reason that is not theirs."""
+        await _in_thread(lambda: self._state.shards.set_tries(table, tries, owner=self._token))
 
     async def settled(self, table: str, units: Collection[str]) -> set[str]:
         """Return those of the units that have landed, or were given up."""

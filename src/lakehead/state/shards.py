@@ -1,6 +1,6 @@
 """Shards, the units of work: opened, acquired, extended, tried, released and acknowledged. `pruning` removes them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -76,30 +76,27 @@ class Shards:
         given = {"state": ShardState.READY, "owner": None, "lease_until": None, "updated_at": self._database.now()}
         return self._count(table, units, generation, _held_by(owner), given)
 
-    def count_try(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> dict[str, int]:
-        """Count one more try of each unit that this owner holds, before it is read. Returns the new counts."""
-        keys = by_key(units)
+    def set_tries(self, table: str, tries: Mapping[str, int], *, owner: str, generation: int = 0) -> set[str]:
+        """Set how often units were tried, of those that this owner holds. Returns these.
 
-        def work(connection: Connection) -> dict[str, int]:
-            tries: dict[str, int] = {}
+        The number is set, and not counted up or down: a call whose answer was lost can be repeated.
+        """
+        numbers: dict[int, dict[str, str]] = {}
+        for key, unit in by_key(tries).items():
+            numbers.setdefault(tries[unit], {})[key] = unit
+
+        def work(connection: Connection) -> set[str]:
+            changed: set[str] = set()
             now = self._database.now()
-            for some in chunks(keys):
-                held = and_(_these(table, generation, some), _held_by(owner))
-                connection.execute(update(shards).where(held).values(tries=shards.c.tries + 1, updated_at=now))
-                counted = select(shards.c.unit, shards.c.tries).where(held, shards.c.updated_at == now)
-                tries.update((row.unit, row.tries) for row in connection.execute(counted))
-            return tries
+            for number, keys in sorted(numbers.items()):
+                for some in chunks(keys):
+                    held = and_(_these(table, generation, some), _held_by(owner))
+                    connection.execute(update(shards).where(held).values(tries=number, updated_at=now))
+                    found = select(shards.c.unit_key).where(held, shards.c.updated_at == now)
+                    changed.update(keys[key] for key in connection.execute(found).scalars())
+            return changed
 
         return self._database.write(work)
-
-    def uncount_try(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> int:
-        """Take back the last try of each unit that this owner holds: it failed for a reason that is not the unit's.
-
-        For example, the store was unavailable. Returns how many units were changed.
-        """
-        tried = and_(_held_by(owner), shards.c.tries > 0)
-        changed = {"tries": shards.c.tries - 1, "updated_at": self._database.now()}
-        return self._count(table, units, generation, tried, changed)
 
     def reset_tries(self, table: str, units: Iterable[str], *, owner: str, generation: int = 0) -> int:
         """Forget all tries of units that this owner holds, because reading them succeeded. Returns how many."""

@@ -157,17 +157,19 @@ class FakeShared:
         for shard in self.of(table, units).values():
             shard.owner = None
 
-    async def count_try(self, table: str, units: Collection[str]) -> Mapping[str, int]:
-        await self.calls("count try", sorted(units))
-        ours = self.of(table, units)
-        for shard in ours.values():
-            shard.tries += 1
+    async def count_try(self, table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
+        await self.calls("count try", sorted(tries))
+        ours = self.of(table, tries)
+        for unit, shard in ours.items():
+            shard.tries = tries[unit]
+        await self.calls("count try answer")
         return {unit: shard.tries for unit, shard in ours.items()}
 
-    async def take_back_try(self, table: str, units: Collection[str]) -> None:
-        await self.calls("take back try", sorted(units))
-        for shard in self.of(table, units).values():
-            shard.tries = max(0, shard.tries - 1)
+    async def take_back_try(self, table: str, tries: Mapping[str, int]) -> None:
+        await self.calls("take back try", sorted(tries))
+        for unit, shard in self.of(table, tries).items():
+            shard.tries = tries[unit]
+        await self.calls("take back try answer")
 
     async def settled(self, table: str, units: Collection[str]) -> set[str]:
         await self.calls("settled", sorted(units))
@@ -195,6 +197,8 @@ class FakeLandings:
     rows: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often each unit is in its table."""
     failures: dict[str, Failure] = field(default_factory=dict)
+    hangs_at: str | None = None
+    """A unit whose read never ends."""
     read_seconds: float = 0.0
     commit_seconds: float = 0.0
     groups: list[list[str]] = field(default_factory=list)
@@ -215,6 +219,8 @@ class FakeLandings:
         self.groups.append([work.key.unit for work in works])
         await self.calls("read", [work.key.unit for work in works])
         await self.calls(f"read {table}")
+        if self.hangs_at in self.groups[-1]:
+            await asyncio.Event().wait()
         if self.read_seconds:
             await self.calls.world.clock.sleep(self.read_seconds)
         failed = {work.key: self.failures[work.key.unit] for work in works if work.key.unit in self.failures}

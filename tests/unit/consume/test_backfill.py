@@ -80,10 +80,10 @@ class CountingState:
     async def release(self, _table: str, units: Collection[str]) -> None:
         self.released += len(units)
 
-    async def count_try(self, _table: str, units: Collection[str]) -> Mapping[str, int]:
-        return dict.fromkeys(units, 1)
+    async def count_try(self, _table: str, tries: Mapping[str, int]) -> Mapping[str, int]:
+        return tries
 
-    async def take_back_try(self, _table: str, units: Collection[str]) -> None: ...
+    async def take_back_try(self, _table: str, tries: Mapping[str, int]) -> None: ...
 
     async def settled(self, _table: str, units: Collection[str]) -> set[str]:
         return set(units) & set()

@@ -311,6 +311,7 @@ async def test_a_message_that_is_not_understood_becomes_a_dead_letter_and_is_ack
         "open",
         "extend lease",
         "count try",
+        "count try answer",
         "read",
         "commit",
         "answer",
@@ -335,7 +336,7 @@ def test_a_pipeline_goes_on_after_minutes_without_an_answer(silent: str, error: 
 
         assert tested.landed == {"a", "b", "c"}
         assert tested.queued == 0
-        assert all(shard.tries <= 1 for shard in tested.shards.values()) or silent in ("count try", "answer")
+        assert all(shard.tries <= 1 for shard in tested.shards.values()) or silent == "answer"
 
     test()
 

@@ -339,6 +339,43 @@ def test_a_broken_table_costs_its_units_no_tries(error: LakeheadError) -> None:
 
 
 @pipelines_test
+async def test_a_try_counts_once_and_is_taken_back_once_though_the_answers_are_lost(tested: Pipelines) -> None:
+    tested.shards["table", "a"] = Shard(tries=1)
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.failures["a"] = Failure("No answer.", temporary=True)
+    tested.calls.fails("count try answer", OutcomeUnknown("the connection was lost"))
+    pipeline.start()
+    await tested.sleep(COMMIT + 5)
+    assert tested.calls.count("count try") > 2
+    assert tested.shards["table", "a"].tries == 2
+    tested.calls.heal("count try answer")
+    tested.calls.fails("take back try answer", OutcomeUnknown("the connection was lost"))
+    await tested.sleep(20)
+
+    assert tested.calls.count("take back try") > 2
+    assert tested.shards["table", "a"].tries == 1
+
+
+@pipelines_test
+async def test_an_object_that_only_hangs_is_isolated_by_stops_and_then_given_up(tested: Pipelines) -> None:
+    tested.send("hangs", *(f"u{number}" for number in range(40)))
+    settings = replace(SETTINGS, stuck_after=timedelta(minutes=10), max_tries=3)
+    for _ in range(6):
+        pipeline = tested.pipeline(settings)
+        pipeline.landings.hangs_at = "hangs"
+        pipeline.start()
+        await tested.sleep(660)
+        await pipeline.stop()
+        if pipeline.dead_letters.letters:
+            break
+
+    assert list(pipeline.dead_letters.letters) == ["hangs"]
+    assert tested.queued == 0
+    assert tested.landed == {f"u{number}" for number in range(40)}
+
+
+@pipelines_test
 async def test_stopping_costs_what_was_being_read_no_tries(tested: Pipelines) -> None:
     tested.calls.takes("read", 1e6)
     tested.send("a")
