@@ -133,6 +133,30 @@ def test_tries_are_counted_over_owners_and_taken_back_and_a_repeated_call_change
     test()
 
 
+def test_an_object_that_is_gone_is_done_if_a_content_of_it_has_landed(shared: Tokens, state: State, table: str) -> None:
+    @async_test
+    async def test() -> None:
+        units = [
+            "s3://b/landed?etag=1",
+            "s3://b/landed?etag=2",
+            "s3://b/given up?etag=1",
+            "s3://b/plain",
+            "s3://b/a %_",
+        ]
+        us = shared("us")
+        await us.open(table, [*units, "s3://b/open?etag=1"])
+        land(state, table, units[0], units[1], units[3], units[4])
+        state.history.bury(table, units[2], "bad", owner="us")
+        names = ["landed", "landed ", "given up", "plain", "open", "never", "a %_", "lande_", "%"]
+
+        opened = await us.open(table, [f"s3://b/{name}?etag=" for name in names])
+
+        assert opened.done == {"s3://b/landed?etag="}
+        assert len(opened.ours) == len(names) - 1
+
+    test()
+
+
 def test_a_unit_that_was_given_up_is_done_until_it_is_replayed(
     shared: Tokens, state: State, table: str, give_up: Callable[[str, str, str], None]
 ) -> None:

@@ -41,7 +41,10 @@ class MessageParser(Protocol):
     """Says what a message announces."""
 
     def __call__(self, message: Message, counts: ConsumeCounts, /) -> Sequence[Work]:
-        """Return the units of a message; none if there is nothing to land. Raises `NotUnderstood`."""
+        """Return the units of a message; none if there is nothing to land.
+
+        Raises `NotUnderstood`, and `Unavailable` if that cannot be known now: then the message comes again.
+        """
         ...
 
 
@@ -192,6 +195,10 @@ class QueueCoordinator:
                 works = self._reader(message, self.counts)
             except NotUnderstood as error:
                 await self._settling.give_up_message(message, str(error))
+                continue
+            except Unavailable:
+                self.counts.failed += 1
+                self._local.refuse(message, retry_after=self._settings.delay_after(message.deliveries))
                 continue
             for work in self._local.add(message, works):
                 fresh.setdefault(work.key.table, []).append(work)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from lakehead.consume.local_state import Work
 from lakehead.consume.queue import DeletingQueue, Message
+from lakehead.consume.uris import unknown_etag_id
 from lakehead.lake.dead_letters import DeadLetters, close_landed, give_up
 from lakehead.state.state import State
 from lakehead.wire.dead_letters import NO_TABLE, DeadLetterObject, message_unit
@@ -52,8 +53,9 @@ class QueueDeadLetters:
         await self._letters.write(self._letter(message, NO_TABLE, unit, reason, tries=message.deliveries))
 
     async def close_landed(self, table: str, units: Collection[str]) -> None:
-        """Close the dead letters of units that have landed after all."""
-        await close_landed(self._letters, self._state, table, units, at=self._state.now())
+        """Close the dead letters of units that have landed after all, and of objects that were gone when announced."""
+        gone = [unknown_etag_id(uri) for unit in units if (uri := unit.rpartition("?etag=")[0])]
+        await close_landed(self._letters, self._state, table, [*units, *gone], at=self._state.now())
 
     def _letter(
         self, message: Message, table: str, unit: str, reason: str, *, tries: int, uri: str | None = None

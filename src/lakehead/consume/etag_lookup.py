@@ -9,12 +9,19 @@ from lakehead.consume.messages import announced
 from lakehead.consume.object_clients import ObjectClients
 from lakehead.consume.objects import MessageFormat, NotUnderstood, ObjectRef
 from lakehead.consume.queue import Message
-from lakehead.errors import Misconfigured
+from lakehead.consume.routes import Route, route_of
+from lakehead.errors import Misconfigured, Unavailable
 
 LOG = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Objects that are looked up concurrently."""
+
+SECONDS = 10.0
+"""How long one object is looked up. A bucket that does not answer must not hold up the objects of others."""
+
+LookedUp = dict[ObjectRef, ObjectRef | Unavailable | None]
+"""Objects as messages name them, each as it was found; None if it does not exist, or why that is not known."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,34 +29,51 @@ class EtagLookup:
     """Knows the objects of the messages that were received last.
 
     A notification of S3 tells the ETag that the store itself has. Others do not, or tell another one: their objects
-    are looked up.
+    are looked up, with the version that they tell.
     """
 
     clients: ObjectClients
     format: MessageFormat
+    routes: Sequence[Route]
+    """What no table takes is not looked up."""
+
     store_url: str | None = None
-    known: dict[str, ObjectRef] = field(default_factory=dict)
-    """By URI. An object that does not exist, or may not be looked up, is not in it."""
+    known: LookedUp = field(default_factory=dict)
 
     async def look_up(self, messages: Sequence[Message]) -> None:
-        """Look up what messages announce, and forget what was looked up before. Raises `Unavailable`."""
+        """Look up what messages announce, and forget what was looked up before."""
         self.known.clear()
-        wanted: dict[str, ObjectRef] = {}
+        wanted: dict[ObjectRef, None] = {}
         for message in messages:
             try:
                 found = announced(message.body, self.format, store_url=self.store_url)
             except NotUnderstood:
                 continue  # who reads the message says so
-            wanted |= {ref.uri: ref for ref in found.objects if not (ref.etag and ref.uri.startswith("s3://"))}
-        limit = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._look_up(ref, limit) for ref in wanted.values()))
+            wanted |= {ref: None for ref in found.objects if self._is_to_be_looked_up(ref)}
+        limit, silent = asyncio.Semaphore(AT_ONCE), dict[str, Unavailable]()
+        await asyncio.gather(*(self._look_up(ref, limit, silent) for ref in wanted))
+        for error in silent.values():
+            LOG.warning("Objects could not be looked up, and their messages come again: %s", error)
 
-    async def _look_up(self, ref: ObjectRef, limit: asyncio.Semaphore) -> None:
+    def _is_to_be_looked_up(self, ref: ObjectRef) -> bool:
+        is_told = ref.etag is not None and ref.uri.startswith("s3://")
+        return not is_told and route_of(ref.uri, self.routes) is not None
+
+    async def _look_up(self, ref: ObjectRef, limit: asyncio.Semaphore, silent: dict[str, Unavailable]) -> None:
+        bucket = ref.uri.split("/", 3)[2]
         async with limit:
-            try:
-                head = await self.clients.head(ref.uri)
-            except Misconfigured as error:
-                LOG.warning("The ETag of %s is not known: %s", ref.uri, error)
+            if bucket in silent:
+                self.known[ref] = silent[bucket]  # it would only wait as long
                 return
-        if head is not None:
-            self.known[ref.uri] = replace(ref, etag=head.etag, size=head.size)
+            try:
+                async with asyncio.timeout(SECONDS):
+                    head = await self.clients.head(ref.uri, version=ref.version)
+            except (Misconfigured, Unavailable, TimeoutError) as error:
+                reason = str(error) or f"no answer within {SECONDS:.0f} s"
+                self.known[ref] = unknown = Unavailable(f"{ref.uri} could not be looked up: {reason}")
+                if isinstance(error, Unavailable | TimeoutError):
+                    silent[bucket] = unknown
+                else:
+                    silent.setdefault(f"{bucket} refuses", unknown)
+                return
+        self.known[ref] = None if head is None else replace(ref, etag=head.etag, size=head.size)

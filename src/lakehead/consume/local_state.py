@@ -164,6 +164,11 @@ class QueueLocalState:
         self._settle_if_done(waiting)
         return fresh
 
+    def refuse(self, message: Message, *, retry_after: timedelta) -> None:
+        """Let a message be delivered again: what it announces is not known yet. One that is held already stays so."""
+        if message.id not in self._messages:
+            self._settled.append(HeldMessage(message, frozenset(), set(), acknowledge=False, retry_after=retry_after))
+
     def settled(self) -> list[HeldMessage]:
         """Take out the messages that wait for nothing any more: to be acknowledged, or to be delivered again."""
         done, self._settled = self._settled, []

@@ -1,10 +1,11 @@
 """Clients for the buckets that objects are in, and what is known of an object without reading it."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from os import stat_result
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import obstore
 
@@ -12,6 +13,12 @@ from lakehead.consume.uris import split_uri
 from lakehead.errors import Misconfigured
 from lakehead.storage.connect import Bucket, Client, StoreSettings, connect
 from lakehead.storage.obstore_errors import ObstoreErrors
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of the system that say that no file has, or can have, a path."""
 
 
 class ObjectHead(NamedTuple):
@@ -39,14 +46,15 @@ class ObjectClients:
             self._clients[place] = connect(place, settings, retries=max(0, settings.backoff.attempts - 1))
         return self._clients[place]
 
-    async def head(self, uri: str) -> ObjectHead | None:
-        """Look an object up; None if it does not exist. Raises `Unavailable` or `Misconfigured`."""
+    async def head(self, uri: str, *, version: str | None = None) -> ObjectHead | None:
+        """Look up an object, or one version of it; None if it does not exist. Raises `Unavailable`, `Misconfigured`."""
         scheme, bucket, key = split_uri(uri)
         if scheme == "file":
             return await asyncio.to_thread(_file_head, f"/{key}")
         try:
             with ObstoreErrors(f"{scheme}://{bucket}").translated():
-                found = await obstore.head_async(self.of(scheme, bucket), key)
+                options: GetOptions = {"head": True} if version is None else {"head": True, "version": version}
+                found = (await obstore.get_async(self.of(scheme, bucket), key, options=options)).meta
         except FileNotFoundError:
             return None
         return ObjectHead(unquoted(found["e_tag"] or ""), found["size"])
@@ -65,8 +73,8 @@ def unquoted(etag: str) -> str:
 def _file_head(path: str) -> ObjectHead | None:
     try:
         status = Path(path).stat()
-    except FileNotFoundError:
-        return None
     except OSError as error:
+        if error.errno in NO_SUCH_FILE:
+            return None
         raise Misconfigured(f"The file {path} cannot be looked up ({error.strerror or error}).") from None
     return ObjectHead(file_etag(status), status.st_size)

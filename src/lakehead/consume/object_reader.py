@@ -9,7 +9,7 @@ import obstore
 import pyarrow as pa
 
 from lakehead.consume.decode.rows import ObjectRefused
-from lakehead.consume.object_clients import ObjectClients, file_etag, unquoted
+from lakehead.consume.object_clients import NO_SUCH_FILE, ObjectClients, file_etag, unquoted
 from lakehead.consume.uris import split_uri
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.storage.connect import Client, StoreSettings
@@ -70,9 +70,9 @@ def _open_file(path: str, etag: str | None) -> OpenedObject:
         if etag not in (None, found):
             raise _replaced()
         return OpenedObject(pa.OSFile(path, "rb"), status.st_size, found)
-    except FileNotFoundError:
-        raise ObjectRefused("It does not exist.") from None
     except OSError as error:
+        if error.errno in NO_SUCH_FILE:
+            raise ObjectRefused("It does not exist.") from None
         if Path(path).is_dir():  # PyArrow has no error of its own for that
             raise ObjectRefused("It is a folder.") from None
         raise Misconfigured(f"It cannot be opened ({error.strerror or error}).") from None

@@ -66,7 +66,7 @@ class Lookup(Protocol):
     """Looks up what messages do not tell of the objects that they announce."""
 
     async def look_up(self, messages: Sequence[Message]) -> None:
-        """Look up the objects of messages that are about to be read. Raises `Unavailable`."""
+        """Look up the objects of messages that are about to be read. What could not be looked up is known to be so."""
         ...
 
 

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from lakehead.consume.queue import ListingQueue, Queue
 from lakehead.consume.settings import PipelineSettings
-from lakehead.consume.uris import object_of
+from lakehead.consume.uris import object_of, uri_of_unknown_etag
 from lakehead.lake.landing import Unit
 from lakehead.lake.state_progress import StateProgress
 from lakehead.state.model import FileOutcome, LandedShard, PruneLimits, ShardState
@@ -106,27 +106,37 @@ class QueueSharedState:
     async def open(self, table: str, units: Collection[str]) -> Opened:
         """Open shards for the units, and take those that are free or whose owner has shown no sign of life.
 
+        A unit whose object is gone counts as done if some content of that object has landed.
+
         Two pipelines that acquire the same unit at once are told apart by the database, and if they were not, the loser
         would land nothing: a landing takes only units whose lease was extended after its fence.
         """
 
         def work() -> Opened:
-            wanted = [Unit(unit) for unit in units]
-            before = {
-                each.unit for each in self._state.shards.read(table, units) if each.owner not in (None, self._token)
-            }
-            ours = {unit.id for unit in self._progress.take(table, wanted)}
-            if self._revive(table, [unit.id for unit in wanted if unit.id not in ours]):
-                ours |= {unit.id for unit in self._progress.take(table, wanted)}
-            shards = {shard.unit: shard for shard in self._state.shards.read(table, units)}
-            done = {unit for unit, shard in shards.items() if shard.state is ShardState.COMPLETED}
-            # As long as messages announce a unit, it is remembered.
-            (self._state.shards.renew_windows if self._queue_forgets else self._state.shards.keep)(table, done)
-            mine = {unit: shards[unit].tries for unit in units if unit in ours and unit in shards and unit not in done}
-            busy = frozenset(unit for unit in units if unit not in done | mine.keys())
-            return Opened(mine, frozenset(done), busy, taken_over=len(mine.keys() & before))
+            gone = self._gone_but_landed(table, units)
+            opened = self._open(table, [unit for unit in units if unit not in gone])
+            return replace(opened, done=opened.done | gone)
 
         return await _in_thread(work)
+
+    def _open(self, table: str, units: Collection[str]) -> Opened:
+        wanted = [Unit(unit) for unit in units]
+        before = {each.unit for each in self._state.shards.read(table, units) if each.owner not in (None, self._token)}
+        ours = {unit.id for unit in self._progress.take(table, wanted)}
+        if self._revive(table, [unit.id for unit in wanted if unit.id not in ours]):
+            ours |= {unit.id for unit in self._progress.take(table, wanted)}
+        shards = {shard.unit: shard for shard in self._state.shards.read(table, units)}
+        done = {unit for unit, shard in shards.items() if shard.state is ShardState.COMPLETED}
+        # As long as messages announce a unit, it is remembered.
+        (self._state.shards.renew_windows if self._queue_forgets else self._state.shards.keep)(table, done)
+        mine = {unit: shards[unit].tries for unit in units if unit in ours and unit in shards and unit not in done}
+        busy = frozenset(unit for unit in units if unit not in done | mine.keys())
+        return Opened(mine, frozenset(done), busy, taken_over=len(mine.keys() & before))
+
+    def _gone_but_landed(self, table: str, units: Collection[str]) -> set[str]:
+        """Which units are of objects that do not exist any more, and of which a content has landed."""
+        gone = {uri: unit for unit in units if (uri := uri_of_unknown_etag(unit)) is not None}
+        return {gone[uri] for uri in self._state.shards.landed_contents(table, gone)} if gone else set()
 
     def _revive(self, table: str, units: Collection[str]) -> bool:
         """Let units that were given up be tried again if an operator replays them. Returns whether there are any."""

@@ -41,6 +41,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"\$?[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _IDENTITY = re.compile(r"\?(versionId|generation|etag)=([^?#/]*)\Z")
+_UNKNOWN_ETAG = "?etag="
 _PART = re.compile(r"#[0-9]+-[0-9]+\Z")
 
 
@@ -173,6 +174,19 @@ def unit_id(ref: ObjectRef, *, by: Identity) -> str:
 def object_of(unit: str) -> str:
     """Return the URI of the object that a unit is, or is a version or a part of."""
     return _IDENTITY.sub("", _PART.sub("", unit))
+
+
+def unknown_etag_id(uri: str) -> str:
+    """Return the id of the unit that an object is whose ETag should be part of it, but which does not exist.
+
+    No object has it: `parse_uri` refuses it.
+    """
+    return f"{uri}{_UNKNOWN_ETAG}"
+
+
+def uri_of_unknown_etag(unit: str) -> str | None:
+    """Return the URI of a unit whose ETag is not known; None for any other unit."""
+    return unit.removesuffix(_UNKNOWN_ETAG) if unit.endswith(_UNKNOWN_ETAG) else None
 
 
 def part_id(unit: str, start: int, stop: int) -> str:

@@ -180,7 +180,7 @@ class ConsumeWiring(Wiring):
         lookup = None
         if reader.identity is Identity.URI_AND_ETAG:
             clients = ObjectClients(self.object_stores())
-            lookup = EtagLookup(clients=clients, format=reader.format, store_url=reader.store_url)
+            lookup = EtagLookup(clients=clients, format=reader.format, routes=reader.routes, store_url=reader.store_url)
             reader = replace(reader, known=lookup.known)
         landings = IcebergLandings(
             [table_format(table, self._resolved(table.properties)) for table in config.tables],

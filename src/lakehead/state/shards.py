@@ -1,6 +1,6 @@
 """Shards, the units of work: opened, acquired, extended, tried, released and acknowledged. `pruning` removes them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -125,6 +125,23 @@ class Shards:
         """Take back the acknowledgement of units: a folder still has them, so no window may end. Returns how many."""
         acknowledged = and_(shards.c.state == ShardState.COMPLETED, shards.c.acknowledged_at.is_not(None))
         return self._count(table, units, generation, acknowledged, {"acknowledged_at": None})
+
+    def landed_contents(self, table: str, uris: Collection[str]) -> set[str]:
+        """Which of these URIs have a unit with an ETag in its id, `<uri>?etag=…`, that has landed. Reads all shards."""
+
+        def work(connection: Connection) -> set[str]:
+            position = func.strpos if connection.dialect.name == "postgresql" else func.instr
+            # Of a unit without an ETag it is the first character: PostgreSQL refuses negative lengths.
+            uri = func.substr(shards.c.unit, 1, func.abs(position(shards.c.unit, "?etag=") - 1))
+            landed = and_(shards.c.state == ShardState.COMPLETED, shards.c.snapshot_id.is_not(None))
+            here = and_(shards.c.table_uuid == checked_key("table", table), landed)
+            return {
+                found
+                for some in chunks(uris)
+                for found in connection.execute(select(uri).where(here, uri.in_(some)).distinct()).scalars()
+            }
+
+        return self._database.read(work) & set(uris)  # MariaDB ignores spaces at the end
 
     def counts(self, table: str) -> dict[ShardState, int]:
         """How many shards of a table are in each state, counted in an index."""

@@ -17,6 +17,7 @@ from lakehead.consume.queue import Message
 from lakehead.consume.queues.memory_queue import MemoryMessages, MemoryQueue
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.shared_state import Opened
+from lakehead.errors import Unavailable
 from lakehead.lake.ports import Overtaken
 from lakehead.retry import PollInterval
 from lakehead.state.model import FileOutcome
@@ -264,12 +265,17 @@ class FakeDeadLetters:
 
 
 def read_message(message: Message, counts: ConsumeCounts) -> Sequence[Work]:
-    """A body such as `a other/b:500` announces a unit of the table `table`, and one of `other` with 500 bytes."""
+    """A body such as `a other/b:500` announces a unit of the table `table`, and one of `other` with 500 bytes.
+
+    That of `late` cannot be known before its third delivery.
+    """
     del counts
     works = []
     for each in message.body.decode().split():
         if each == "?":
             raise NotUnderstood("It says nothing.")
+        if each == "late" and message.deliveries < 3:
+            raise Unavailable("its bucket does not answer")
         name, _, size = each.partition(":")
         table, _, unit = name.rpartition("/")
         ref = ObjectRef(uri=unit, size=int(size) if size else None)

@@ -1,5 +1,6 @@
 """Files that have landed are deleted or moved; all others are left alone."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,20 +11,23 @@ from lakehead.consume.after_landing import AfterLanding
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.decode.rows import ObjectRefused
 from lakehead.consume.etag_lookup import EtagLookup
+from lakehead.consume.iceberg_landings import _to_read as to_read
 from lakehead.consume.message_reader import MessageReader
-from lakehead.consume.object_clients import ObjectClients
+from lakehead.consume.object_clients import ObjectClients, ObjectHead
 from lakehead.consume.object_reader import ObjectReader, ReplacedWhileRead
 from lakehead.consume.object_tasks import ObjectToRead, _open
-from lakehead.consume.objects import MessageFormat, NotUnderstood, ObjectRef
+from lakehead.consume.objects import MessageFormat, ObjectRef
 from lakehead.consume.ports import ActionReport
 from lakehead.consume.queue import Message
 from lakehead.consume.routes import Route
 from lakehead.consume.uris import Identity, unit_id
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.lake.landing import Unit
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.support.async_tests import async_test
+from tests.support.simulation import World
 from tests.support.state_tools import FIRST, hold, landing
 
 TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
@@ -99,26 +103,97 @@ async def test_what_cannot_be_moved_is_counted_and_stays(state: State, tmp_path:
     assert path.exists()
 
 
+def looking_up(clients: ObjectClients = CLIENTS) -> tuple[EtagLookup, MessageReader]:
+    routes = [Route(table="raw.files", exclude=("*.skip",))]
+    lookup = EtagLookup(clients=clients, format=MessageFormat.AUTO, routes=routes)
+    reader = MessageReader(format=MessageFormat.AUTO, routes=routes, identity=Identity.URI_AND_ETAG, known=lookup.known)
+    return lookup, reader
+
+
+def message(uri: str) -> Message:
+    return Message(id=uri, body=uri.encode())
+
+
 @async_test
 async def test_etags_that_messages_do_not_tell_are_looked_up(tmp_path: Path) -> None:
     [path] = written(tmp_path, "a")
-    lookup = EtagLookup(clients=CLIENTS, format=MessageFormat.AUTO)
-    reader = MessageReader(
-        format=MessageFormat.AUTO,
-        routes=[Route(table="raw.files")],
-        identity=Identity.URI_AND_ETAG,
-        known=lookup.known,
-    )
-    there, missing = (Message(id=uri, body=uri.encode()) for uri in (path.as_uri(), f"{tmp_path.as_uri()}/none"))
+    lookup, reader = looking_up()
+    there = message(path.as_uri())
 
-    await lookup.look_up([there, missing, Message(id="?", body=b"\0")])
+    await lookup.look_up([there, message(f"{tmp_path.as_uri()}/b.skip"), Message(id="?", body=b"\0")])
 
     [work] = reader(there, ConsumeCounts())
     assert (work.key.unit, work.size) == (await unit_of(path), 1)
-    with pytest.raises(NotUnderstood):
-        reader(missing, ConsumeCounts())
-    await lookup.look_up([missing])
+    assert len(lookup.known) == 1
+    await lookup.look_up([])
     assert not lookup.known
+
+
+@async_test
+async def test_an_object_that_is_gone_is_a_unit_that_cannot_be_read_even_if_it_comes_back(tmp_path: Path) -> None:
+    lookup, reader = looking_up()
+    uri = f"{tmp_path.as_uri()}/gone"
+    missing = [message(uri), message(f"{uri}/below"), message(f"{tmp_path.as_uri()}/{'n' * 300}")]
+
+    await lookup.look_up(missing)
+    works = [work for each in missing for work in reader(each, ConsumeCounts())]
+
+    assert [work.key.unit for work in works] == [f"{each.id}?etag=" for each in missing]
+    written(tmp_path, "gone")
+    for work in works:
+        with pytest.raises(ObjectRefused):
+            _open(to_read(work), ObjectReader({}))
+
+
+class RefusingClients(ObjectClients):
+    """One bucket does not answer, another refuses, and a third never ends an answer."""
+
+    asked = 0
+
+    async def head(self, uri: str, *, version: str | None = None) -> ObjectHead | None:
+        self.asked += 1
+        match uri.split("/")[2]:
+            case "down":
+                raise Unavailable("it does not answer")
+            case "forbidden":
+                raise Misconfigured("it refused the credentials")
+            case "silent":
+                await asyncio.Event().wait()
+            case _:
+                pass
+        return ObjectHead(f"etag of {version}", 7)
+
+
+@pytest.mark.parametrize("bucket", ["down", "forbidden", "silent"])
+def test_a_bucket_that_refuses_costs_its_own_messages_a_delay_and_others_nothing(bucket: str) -> None:
+    async def test() -> None:
+        clients = RefusingClients({})
+        lookup, reader = looking_up(clients)
+        bad = [message(f"s3://{bucket}/{number}") for number in range(200)]
+        good = [message(f"gs://good/{number}") for number in range(3)]
+
+        await lookup.look_up([*bad, *good])
+
+        assert [len(reader(each, ConsumeCounts())) for each in good] == [1, 1, 1]
+        for each in bad:
+            with pytest.raises(Unavailable, match=f"s3://{bucket}/"):
+                reader(each, ConsumeCounts())
+        assert reader(message(f"s3://{bucket}/a.skip"), ConsumeCounts()) == []
+        assert clients.asked < 200 or bucket == "forbidden", "one that is silent is not asked again and again"
+
+    World(1).loop.simulate(test())
+
+
+@async_test
+async def test_each_version_that_messages_announce_is_looked_up_by_itself() -> None:
+    lookup, reader = looking_up(RefusingClients({}))
+    generations = [Message(id=version, body=f"gs://good/a?generation={version}".encode()) for version in ("1", "2")]
+
+    await lookup.look_up(generations)
+
+    works = [work for each in generations for work in reader(each, ConsumeCounts())]
+    assert [work.key.unit for work in works] == [f"gs://good/a?etag=etag%20of%20{version}" for version in ("1", "2")]
+    assert [to_read(work).version for work in works] == ["1", "2"]
 
 
 @async_test

@@ -109,6 +109,20 @@ async def test_a_temporary_failure_never_becomes_a_dead_letter(tested: Pipelines
 
 
 @pipelines_test
+async def test_a_message_whose_objects_cannot_be_known_now_comes_again_and_holds_up_no_other(tested: Pipelines) -> None:
+    tested.send("late", "a")
+    pipeline = tested.start()
+    await tested.sleep(COMMIT + 1)
+    assert tested.landed == {"a"}
+    await tested.sleep(2 * COMMIT + 5)
+
+    assert tested.landed == {"a", "late"}
+    assert tested.queued == 0
+    assert pipeline.dead_letters.letters == {}
+    assert pipeline.counts.received == 4
+
+
+@pipelines_test
 async def test_a_failed_unit_comes_again_after_a_pause_that_doubles(tested: Pipelines) -> None:
     tested.send("a")
     settings = replace(SETTINGS, commit_timeout=timedelta(0), max_tries=6, poll_wait=timedelta(seconds=1))
