@@ -1,10 +1,11 @@
-"""What is done with objects that have landed: they are deleted, or moved to another folder.
+"""What is done with objects that have landed: they are deleted, moved to another folder, or tagged.
 
-The order is: the landing is settled, the object is deleted or moved, its message is acknowledged. After a crash in
-between, the message comes again, its unit is found to have landed, and the action is done again if it is still to be
-done. Units have the ETag in their ids, so it is known which content has landed, and an object that has another one by
-now is left alone. It is looked up right before the action; stores cannot delete on a condition, so a content that
-replaces the landed one within those milliseconds is lost.
+The order is: the landing is settled, the action is done, its message is acknowledged. After a crash in between, the
+message comes again, its unit is found to have landed, and the action is done again if it is still to be done. Units
+have the ETag in their ids, so it is known which content has landed, and an object that has another one by now is left
+alone. It is looked up right before the action; stores cannot delete on a condition, so a content that replaces the
+landed one within those milliseconds is lost. Tags are added to the version that was looked up, in a bucket that keeps
+versions.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ import obstore
 from lakehead.consume.object_clients import ObjectClients
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.ports import ActionReport
+from lakehead.consume.queues.daemon_pool import DaemonPool
+from lakehead.consume.s3_tags import S3Tags
 from lakehead.consume.uris import ObjectAddress, normalise_prefix, parse_uri, split_uri
 from lakehead.consume.web_urls import InvalidUri
 from lakehead.errors import LakeheadError
@@ -31,23 +34,33 @@ from lakehead.storage.obstore_errors import ObstoreErrors
 LOG = logging.getLogger(__name__)
 
 AT_ONCE = 32
-"""Objects that are deleted or moved concurrently."""
+"""Objects that are deleted, moved or tagged concurrently."""
+
+TAGGED_AT_ONCE = 8
+"""Requests for tags at a time: each blocks a thread."""
 
 
 class AfterLanding:
-    """Deletes or moves the objects of one pipeline's landed units. What fails is logged, and left as it is."""
+    """Deletes, moves or tags the objects of one pipeline's landed units. What fails is logged, and left as it is."""
 
     def __init__(
-        self, action: Literal["delete", "move"], state: State, clients: ObjectClients, move_to: str = ""
+        self,
+        action: Literal["delete", "move", "tag"],
+        state: State,
+        clients: ObjectClients,
+        move_to: str = "",
+        tags: S3Tags | None = None,
     ) -> None:
-        """`move_to` is the folder that objects are moved to, each under its whole key."""
+        """`move_to` is the folder that objects are moved to, each under its whole key; `tags` adds tags to them."""
         self._action = action
         self._state = state
         self._clients = clients
         self._target = split_uri(_folder(move_to)) if action == "move" else None
+        self._tags = tags
+        self._tagging = DaemonPool(TAGGED_AT_ONCE, "s3-tags")
 
     async def act(self, table: str, units: Collection[str]) -> ActionReport:
-        """Delete or move the objects of those units of a table, named by its uuid, that have landed.
+        """Delete, move or tag the objects of those units of a table, named by its uuid, that have landed.
 
         Objects of units that were given up are left alone, and so are those that changed or are gone.
         """
@@ -58,7 +71,7 @@ class AfterLanding:
         return ActionReport(done=outcomes.count(True), failed=outcomes.count(False))
 
     async def _act_on(self, unit: str, limit: asyncio.Semaphore) -> bool | None:
-        """Return whether an object was deleted or moved; None if there was nothing to do."""
+        """Return whether an object was deleted, moved or tagged; None if there was nothing to do."""
         with suppress(InvalidUri):  # content that came in its message
             ref = parse_uri(unit)
             if ref.etag is None:
@@ -72,9 +85,12 @@ class AfterLanding:
         return None
 
     async def _change(self, ref: ObjectRef) -> bool | None:
-        if not await self._is_unchanged(ref):
+        head = await self._clients.head(ref.uri)
+        if head is None or head.etag != ref.etag:
             return None
         place = split_uri(ref.uri)
+        if self._tags is not None:
+            return await self._tag(self._tags, place, head.version)
         if self._target is not None:
             if place.scheme == "file" == self._target.scheme:
                 await asyncio.to_thread(_move_file, place, self._target)
@@ -88,6 +104,12 @@ class AfterLanding:
     async def _is_unchanged(self, ref: ObjectRef) -> bool:
         head = await self._clients.head(ref.uri)
         return head is not None and head.etag == ref.etag
+
+    async def _tag(self, tags: S3Tags, place: ObjectAddress, version: str | None) -> bool | None:
+        if place.scheme != "s3":
+            raise OSError("only objects of S3 have tags")
+        call = self._tagging.submit(lambda: tags.add(place.bucket, place.key, version))
+        return await asyncio.wrap_future(call) or None
 
     async def _delete(self, place: ObjectAddress) -> None:
         if place.scheme == "file":

@@ -50,10 +50,10 @@ class ConsumeCounts:
     """Units of another pipeline that had shown no sign of life."""
 
     removed: int = 0
-    """Objects that were deleted or moved after they had landed."""
+    """Objects that were deleted, moved or tagged after they had landed."""
 
     not_removed: int = 0
-    """Objects for which that failed: they are still where they were."""
+    """Objects for which that failed: they are as they were."""
 
     pruned: int = 0
     """Units forgotten after the deduplication window."""

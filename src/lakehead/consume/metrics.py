@@ -26,8 +26,8 @@ COUNTERS = {
     "unacknowledged": "Acknowledgements that the queue refused.",
     "lost": "Messages that could not be kept invisible.",
     "taken_over": "Units of another pipeline that had shown no sign of life.",
-    "removed": "Objects deleted or moved after landing.",
-    "not_removed": "Objects that could not be deleted or moved after landing.",
+    "removed": "Objects deleted, moved or tagged after landing.",
+    "not_removed": "Objects that could not be deleted, moved or tagged after landing.",
     "pruned": "Units forgotten after the deduplication window.",
 }
 GAUGES = {

@@ -28,6 +28,8 @@ class ObjectHead(NamedTuple):
     """What tells this content from others, without quotes. Of a file: its time, its number and its size."""
 
     size: int
+    version: str | None = None
+    """The version id or generation, in a bucket that keeps versions."""
 
 
 class ObjectClients:
@@ -57,7 +59,7 @@ class ObjectClients:
                 found = (await obstore.get_async(self.of(scheme, bucket), key, options=options)).meta
         except FileNotFoundError:
             return None
-        return ObjectHead(unquoted(found["e_tag"] or ""), found["size"])
+        return ObjectHead(unquoted(found["e_tag"] or ""), found["size"], found["version"])
 
 
 def file_etag(status: stat_result) -> str:

@@ -72,7 +72,7 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActionReport:
-    """How many objects were deleted or moved, and for how many that failed."""
+    """How many objects were deleted, moved or tagged, and for how many that failed."""
 
     done: int = 0
     failed: int = 0

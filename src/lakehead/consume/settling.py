@@ -24,7 +24,7 @@ from lakehead.state.model import FileOutcome, FileState
 LOG = logging.getLogger(__name__)
 
 ACKED_AFTER_ACTIONS = 1_000
-"""Messages that are acknowledged together if their objects are deleted or moved first: that takes its time."""
+"""Messages that are acknowledged together if their objects are deleted, moved or tagged first: that takes its time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class Settling:
         return sorted({key for each in done if each.message.id not in failed for key in each.units})
 
     async def _act(self, settled: Iterable[UnitKey]) -> None:
-        """Delete or move what has landed. A message is acknowledged afterwards, so that a crash loses no action."""
+        """Delete, move or tag what has landed. A message is acknowledged afterwards: a crash loses no action."""
         if self.after_landing is None:
             return
         for _, uuid, units in self.tables.group(settled):

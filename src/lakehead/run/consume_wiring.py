@@ -31,6 +31,7 @@ from lakehead.consume.queues.manifest_queue import ManifestQueue, ManifestQueueS
 from lakehead.consume.queues.sqs_queue import SqsQueue
 from lakehead.consume.queues.sqs_settings import SqsSettings
 from lakehead.consume.routes import Route, route_into
+from lakehead.consume.s3_tags import S3Tags, check_all_in_s3
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.shared_state import QueueSharedState, SharedState
 from lakehead.consume.uris import Identity, normalise, normalise_prefix
@@ -213,16 +214,23 @@ class ConsumeWiring(Wiring):
         )
 
     def _after_landing(self, config: ConsumeConfig, reader: MessageReader, state: State) -> AfterLanding | None:
-        """What becomes of landed objects. Raises `Misconfigured` if they would be consumed where they are moved to."""
+        """What becomes of landed objects. Raises `Misconfigured` if they would be consumed where they are moved to.
+
+        Also if they are to be tagged and are not in S3.
+        """
         if config.after_landing == "keep":
             return None
+        tags = None
+        if config.after_landing == "tag":
+            check_all_in_s3(places_of(config))
+            tags = S3Tags.open(config.tags, store_settings("s3://", self.environment))
         target = folder_url(config.move_to or "") if config.after_landing == "move" else ""
         if target and (route := route_into(target, reader.routes)) is not None:
             raise Misconfigured(
                 f"Objects that are moved to {target} would land again in {route.table}. Choose another folder as "
                 "move_to, or set prefixes of the table so that it does not take them."
             )
-        return AfterLanding(config.after_landing, state, ObjectClients(self.object_stores()), target)
+        return AfterLanding(config.after_landing, state, ObjectClients(self.object_stores()), target, tags)
 
     def object_stores(self) -> Mapping[str, StoreSettings]:
         """How to reach buckets, by scheme: by the variables of the clouds' own tools."""
@@ -269,6 +277,18 @@ def message_reader(config: ConsumeConfig) -> MessageReader:
         identity=Identity[config.identity.upper()] if config.after_landing == "keep" else Identity.URI_AND_ETAG,
         store_url=queue.store if isinstance(queue, ManifestQueueConfig) else None,
     )
+
+
+def places_of(config: ConsumeConfig) -> list[str]:
+    """Return the folders, prefixes and objects that a pipeline reads, as far as its configuration tells them."""
+    places = [prefix for table in config.tables for prefix in table.prefixes]
+    match config.queue:
+        case FolderQueueConfig() as folder:
+            return [*places, folder_url(folder.url)]
+        case FilesQueueConfig() as files:
+            return [*places, *map(folder_url, files.uris)]
+        case _:
+            return places
 
 
 def table_format(table: TableRouteConfig, properties: Mapping[str, str]) -> TableFormat:

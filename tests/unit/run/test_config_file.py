@@ -298,6 +298,10 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"after_landing": "move"}, "need each other"),
+        ({"after_landing": "tag"}, "need each other"),
+        ({"tags": {"a": "b"}}, "need each other"),
+        ({"after_landing": "tag", "tags": {"a": "b"}, "messages": "gcs"}, "messages are of GCS"),
+        ({"after_landing": "tag", "tags": {"a": "b" * 300}}, "256 at most"),
         ({"move_to": "done"}, "need each other"),
         ({"after_landing": "delete", "identity": "uri_and_version"}, "Use uri_and_etag"),
         ({"after_landing": "delete", "messages": "inline"}, "must be keep"),

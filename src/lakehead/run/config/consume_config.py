@@ -8,6 +8,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.consume.decode.rows import FormatName, SchemaMode
 from lakehead.consume.objects import MessageFormat
+from lakehead.consume.s3_tags import tags_problem
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, TextOrSecret, invalid
 
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -149,16 +150,21 @@ class ConsumeConfig(ConfigModel):
         description="What makes an object another one: its URI, so that one that is overwritten counts as landed, or "
         "its URI together with its version id or its ETag.",
     )
-    after_landing: Literal["keep", "delete", "move"] = Field(
+    after_landing: Literal["keep", "delete", "move", "tag"] = Field(
         "keep",
         description="What becomes of an object that has landed, before its message is acknowledged. keep: nothing. "
-        "delete: it is deleted. move: it is moved to move_to. An object that has changed since is left alone; "
-        "identity is uri_and_etag with both.",
+        "delete: it is deleted. move: it is moved to move_to. tag: it gets the tags, in S3 alone. An object that has "
+        "changed since is left alone; identity is uri_and_etag with all but keep.",
     )
     move_to: NonEmptyText | None = Field(
         None,
         description="The folder that landed objects are moved to, each under its whole key. No table may take objects "
         "from it. Needed by after_landing move.",
+    )
+    tags: Mapping[NonEmptyText, str] = Field(
+        {},
+        description="The tags that landed objects get, beside those that they have: at most 10 in all. Needed by "
+        "after_landing tag, and lakehead[s3].",
     )
     commit_timeout_seconds: Seconds = Field(10.0, description="How long an object waits at most for its landing.")
     max_messages: Count = Field(10_000, description="Objects in one landing, at most.")
@@ -188,6 +194,12 @@ class ConsumeConfig(ConfigModel):
     def _actions_are_possible(self) -> "ConsumeConfig":
         if (self.move_to is not None) != (self.after_landing == "move"):
             raise invalid("after_landing move and move_to need each other.")
+        if bool(self.tags) != (self.after_landing == "tag"):
+            raise invalid("after_landing tag and tags need each other.")
+        if self.tags and self.messages is MessageFormat.GCS:
+            raise invalid("after_landing tag is for objects of S3, and messages are of GCS.")
+        if (problem := tags_problem(self.tags)) is not None:
+            raise invalid(f"tags: {problem}.")
         if self.after_landing != "keep":
             if self.queue.type == "manifest" or self.messages is MessageFormat.INLINE:
                 raise invalid("after_landing must be keep: the queue removes its batches itself.")
