@@ -15,7 +15,7 @@ from lakehead.consume.gcs_events import KIND, gcs_event, is_gcs_event, pushed
 from lakehead.consume.json_fields import JsonObject, field_names, parse_object, text
 from lakehead.consume.objects import Announced, MessageFormat, NotUnderstood, ObjectRef
 from lakehead.consume.s3_events import bridge_event, s3_records
-from lakehead.consume.uris import is_folder, object_uri, parse_uri
+from lakehead.consume.uris import is_folder, object_uri, parse_uri, split_uri
 from lakehead.consume.web_urls import InvalidUri, shown
 from lakehead.errors import Misconfigured
 from lakehead.storage.object_keys import InvalidKey, check_key
@@ -34,6 +34,7 @@ _EXPECTED = {
     MessageFormat.S3: "a notification of S3, plain, in an SNS envelope or by EventBridge",
     MessageFormat.GCS: "a notification of GCS: the metadata of an object, or a Pub/Sub push",
     MessageFormat.RAW_URI: "a URI in each line",
+    MessageFormat.LISTED: "a normalised URI",
     MessageFormat.LOCATION: "a key of the queue's store",
 }
 _UNIQUE = re.compile(r"#[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z")
@@ -61,6 +62,8 @@ def announced(
     if len(body) > MAX_BODY_BYTES:
         raise NotUnderstood(f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are read for {format.value}.")
     decoded = _decoded(body)
+    if format is MessageFormat.LISTED:
+        return Announced((_listed(decoded),))
     if format is MessageFormat.LOCATION:
         return Announced((_location(decoded.strip(), store_url),))
     return _collected(_findings(decoded, format, attributes or {}, MAX_ENVELOPES))
@@ -161,6 +164,16 @@ def _uris(body: str) -> Iterator[ObjectRef]:
                 f"Line {number} of the message names a folder, {shown(line)}. Name each of its objects."
             )
         yield ref
+
+
+def _listed(uri: str) -> ObjectRef:
+    """Return the object of a normalised URI. What it may not be taken for: a version of another, or several URIs."""
+    try:
+        if object_uri(*split_uri(uri)) == uri and not is_folder(uri):
+            return ObjectRef(uri=uri)
+    except (InvalidUri, UnicodeDecodeError) as error:
+        raise NotUnderstood(f"The listed object {shown(uri)} cannot be read. {error}") from None
+    raise NotUnderstood(f"The message is not the normalised URI of an object: {shown(uri)}.")
 
 
 def _location(location: str, store_url: str | None) -> ObjectRef:

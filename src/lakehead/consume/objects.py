@@ -32,6 +32,9 @@ class MessageFormat(StrEnum):
     RAW_URI = "raw_uri"
     """The body is a URI, or one URI in each line."""
 
+    LISTED = "listed"
+    """The body is one normalised URI, to the letter, as listings have it: keys may have spaces at their ends."""
+
     S3 = "s3"
     """A notification of S3, plain, in an SNS envelope or by EventBridge."""
 

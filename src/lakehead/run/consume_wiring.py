@@ -149,7 +149,10 @@ class ConsumeWiring(Wiring):
                 rest, scan = timedelta(seconds=folder.rest_seconds), timedelta(seconds=folder.scan_seconds)
                 return FolderQueue(store, FolderSettings(url=url, rest=rest, poll_interval=scan), clock)
             case FilesQueueConfig() as files:
-                return FileListQueue.of_uris([normalise(folder_url(uri)) for uri in files.uris], clock)
+                uris = [folder_url(uri) for uri in files.uris]
+                for uri in uris:
+                    normalise(uri)  # a wrong one is refused at the start; versions are kept
+                return FileListQueue.of_uris(uris, clock)
 
     def open_listing(self, backfill: Backfill, clock: Clock, ids: Ids, random: Random) -> FileListQueue:
         """Open the listing of a backfill. The caller closes it."""
@@ -177,7 +180,7 @@ class ConsumeWiring(Wiring):
                 QueueSharedState(deps.state, owner, settings), landed, owner, unit_prefix(folder_url(backfill.url))
             )
             opened.push_async_callback(shared.close)
-            reader = replace(reader, format=MessageFormat.RAW_URI)
+            reader = replace(reader, format=MessageFormat.LISTED)
         lookup = None
         if reader.identity is Identity.URI_AND_ETAG:
             clients = ObjectClients(self.object_stores())
@@ -266,7 +269,7 @@ class ConsumeWiring(Wiring):
 def message_reader(config: ConsumeConfig) -> MessageReader:
     """Return what reads the messages of a pipeline."""
     queue = config.queue
-    default = {"manifest": MessageFormat.LOCATION, "folder": MessageFormat.RAW_URI, "files": MessageFormat.RAW_URI}
+    default = {"manifest": MessageFormat.LOCATION, "folder": MessageFormat.LISTED, "files": MessageFormat.RAW_URI}
     return MessageReader(
         format=config.messages or default.get(queue.type, MessageFormat.AUTO),
         routes=[

@@ -16,6 +16,7 @@ from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.reliable_writes import NoBucket, WriteRefused
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_ODD_KEY = re.compile(r'Encountered object with invalid path: Error parsing Path "(.*?)": ', re.DOTALL)
 _NO_BUCKET = (
     "NoSuchBucket",
     "ContainerNotFound",
@@ -68,6 +69,12 @@ class ObstoreErrors:
                     f"No credentials for {self._store}: none are configured, this machine has no role. Configure them."
                 )
             return Unavailable(f"Could not get a token for {self._store} ({_short(error)}). Try again later.")
+        if found := _ODD_KEY.search(text):
+            return Misconfigured(
+                f"{self._store} has an object whose key cannot be read, {found.group(1)[:200]!r}: it has an empty "
+                "segment, '.', '..' or a control character, and what is behind it cannot be listed. Rename or remove "
+                "it, or choose a folder that it is not in."
+            )
         if status == 416 or "StartTooLarge" in text:
             return RangePastEnd()
         if status in (401, 403):

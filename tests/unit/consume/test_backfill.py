@@ -140,7 +140,7 @@ async def test_every_file_of_a_long_listing_lands_once_and_little_is_held_at_any
     coordinator = QueueCoordinator(
         SETTINGS,
         queue,
-        MessageReader(format=MessageFormat.RAW_URI, routes=[Route(table="raw.files")]),
+        MessageReader(format=MessageFormat.LISTED, routes=[Route(table="raw.files")]),
         shared=CountingState(bytearray(KEYS)),
         landings=landings,
         dead_letters=NoDeadLetters(),

@@ -12,6 +12,7 @@ import pytest
 
 from lakehead.clock import SystemClock
 from lakehead.consume.queue import Message
+from lakehead.consume.queues.file_list_queue import FileListQueue
 from lakehead.consume.queues.folder_pass import FolderSettings
 from lakehead.consume.queues.folder_queue import FolderQueue
 from lakehead.consume.queues.listed_files import base_uri, is_temporary
@@ -19,7 +20,7 @@ from lakehead.consume.uris import normalise
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.open_store import open_store
-from lakehead.storage.port import ListedObject
+from lakehead.storage.port import ListedObject, ObjectMeta
 from tests.support.async_tests import async_test
 from tests.support.effort import effort
 from tests.support.queue_kinds import OutageStore
@@ -306,6 +307,34 @@ def test_memory_does_not_grow_with_the_folder() -> None:
         assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
+
+
+class MarkedStore(OutageStore):
+    """Lists the markers of folders as buckets do: without their slashes, and nothing is there."""
+
+    heads = 0
+
+    async def head(self, key: str) -> ObjectMeta | None:
+        self.heads += 1
+        return None if key == "folder" else await super().head(key)
+
+
+def test_the_marker_of_a_folder_is_not_delivered_and_not_looked_for_again() -> None:
+    setup = Setup()
+    store = setup.store = MarkedStore(setup.inner)
+    setup.queue = FolderQueue(store, SETTINGS, setup.clock)
+
+    async def test() -> None:
+        for key, body in (("folder", b""), ("empty", b""), ("folder/a", b"1")):
+            await store.put(key, body)
+        assert await setup.received(60) == ["empty", "folder/a"]
+        assert store.heads == 2
+        listed = FileListQueue.of_store(store, URL, setup.clock)
+        found = await listed.receive(10, visibility=MINUTE, wait=timedelta(0))
+        assert sorted(message.id for message in found) == [f"{URL}/empty", f"{URL}/folder/a"]
+        await listed.close()
+
+    setup.run(test())
 
 
 @async_test

@@ -434,3 +434,36 @@ def check_any(body: bytes, format: MessageFormat, **more: Any) -> None:  # noqa:
         said = " ".join(found.ignored)
     assert len(said) < 600
     assert said.isprintable()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://bucket/in/a.json ",
+        "s3://bucket/in/ a#b?c=%2B+d",
+        "file:///in/a%20.json%20",
+        "gs://b/k?versionId=1/x",
+        "memory:///a",
+    ],
+)
+def test_a_listed_uri_is_taken_to_the_letter(uri: str) -> None:
+    assert announced(uri.encode(), MessageFormat.LISTED) == Announced((ObjectRef(uri=uri),))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://bucket/a.json?versionId=abc",
+        "s3://bucket/a.json?etag=abc",
+        "s3://bucket/a.json#0-100",
+        "s3://bucket/x\ns3://other/secret.json",
+        "s3://bucket/a//b",
+        "s3://bucket/folder/",
+        "file:///in/a b",
+        "/in/a",
+        "",
+    ],
+)
+def test_a_listed_key_that_reads_as_something_else_is_not_understood(uri: str) -> None:
+    with pytest.raises(NotUnderstood):
+        announced(uri.encode(), MessageFormat.LISTED)

@@ -11,7 +11,7 @@ from lakehead.buffer.errors import InvalidCall
 from lakehead.clock import Clock
 from lakehead.consume.queue import Message
 from lakehead.consume.queues.delivery_table import DeliveryTable
-from lakehead.consume.queues.listed_files import base_uri, is_temporary, pages_after, uri_of
+from lakehead.consume.queues.listed_files import base_uri, folder_markers, is_temporary, pages_after, uri_of
 from lakehead.consume.queues.pausing import pause
 from lakehead.storage.port import ListedObject, Store
 
@@ -149,13 +149,14 @@ class _ListedUris:
             self._pages = pages_after(self._store, self._last)
         try:
             page = await anext(self._pages, None)
+            markers = await folder_markers(self._store, self._base, page or ())
         except BaseException:
             await self.close()  # the next call goes on behind the last page
             raise
         if page is None:
             return None
         self._last = page[-1].key if page else self._last
-        named = [file for file in page if not is_temporary(file.key)]
+        named = [file for file in page if not is_temporary(file.key) and file.key not in markers]
         self.skipped += len(page) - len(named)
         return [uri_of(self._base, file.key) for file in named if file.modified_ns > self._after_ns]
 

@@ -104,10 +104,12 @@ class FolderPass:
         assert self._end is not None  # noqa: S101 - for the type checker
         end = self._end.encode()
         oldest = self._clock.now_ns() - self._settings.rest // timedelta(microseconds=1) * 1_000
-        resting: list[ListedObject] = []
+        resting: dict[str, ListedObject] = {}  # a file may be listed twice while others are renamed
         async with aclosing(pages_after(self._store, self._start)) as pages:
             async for page in pages:
-                resting += [file for file in page if self._seen.get(file.key) == file and file.modified_ns <= oldest]
+                resting |= {
+                    file.key: file for file in page if self._seen.get(file.key) == file and file.modified_ns <= oldest
+                }
                 if page and page[-1].key.encode() >= end:
                     break
-        return resting
+        return list(resting.values())

@@ -11,11 +11,10 @@ from lakehead.consume.queue import Message
 from lakehead.consume.queues.acknowledged_files import AcknowledgedFiles
 from lakehead.consume.queues.delivery_table import DeliveryTable
 from lakehead.consume.queues.folder_pass import FolderPass, FolderSettings
-from lakehead.consume.queues.listed_files import base_uri, is_temporary, key_of, uri_of
+from lakehead.consume.queues.listed_files import HEADS_AT_ONCE, base_uri, folder_markers, is_temporary, key_of, uri_of
 from lakehead.consume.queues.pausing import pause
 from lakehead.storage.port import ListedObject, Store
 
-HEADS_AT_ONCE = 16
 CLOCKS_DIFFER = timedelta(seconds=30)
 """By how much a store's clock may differ from ours."""
 
@@ -146,7 +145,12 @@ class FolderQueue:
                 return now + self._settings.poll_interval.total_seconds()  # until some are acknowledged
             if now < current.due_at:
                 return current.due_at
-            for file in await current.step():
+            resting = await current.step()
+            markers = await folder_markers(self._store, self._base, resting)
+            for file in resting:
+                if file.key in markers:
+                    self._acknowledged.add(file)  # so that it is not looked for each time
+                    continue
                 uri = uri_of(self._base, file.key)
                 self._files[uri] = file
                 self._again.discard(uri)

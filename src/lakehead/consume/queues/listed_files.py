@@ -1,12 +1,15 @@
 """Files in listings of a store: their URIs, and which of them are not meant to be read."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import cast
 from urllib.parse import quote, unquote, urlsplit
 
+from lakehead.storage.object_keys import is_valid_key
 from lakehead.storage.port import ListedObject, Store
 
 FILE = "file://"
+HEADS_AT_ONCE = 16
 TEMPORARY_SUFFIXES = (".tmp", ".part")
 
 
@@ -36,6 +39,23 @@ def is_temporary(key: str) -> bool:
     return key.lower().endswith(TEMPORARY_SUFFIXES) or any(
         name.startswith(".") or (name.startswith("_") and "=" not in name) for name in key.split("/")
     )
+
+
+async def folder_markers(store: Store, base: str, files: Iterable[ListedObject]) -> frozenset[str]:
+    """Return the keys of the files that are but empty objects by which consoles show a folder, `folder/`.
+
+    Listings of buckets have them without their slashes, so nothing is where they say that it is.
+    """
+    at_once = asyncio.Semaphore(HEADS_AT_ONCE)
+
+    async def is_missing(key: str) -> bool:
+        async with at_once:
+            return await store.head(key) is None
+
+    is_bucket = not base.startswith(FILE)
+    empty = [file.key for file in files if is_bucket and file.size == 0 and is_valid_key(file.key)]
+    missing = await asyncio.gather(*map(is_missing, empty))
+    return frozenset(key for key, is_marker in zip(empty, missing, strict=True) if is_marker)
 
 
 def pages_after(store: Store, key: str) -> AsyncGenerator[Sequence[ListedObject], None]:

@@ -136,8 +136,8 @@ class ConsumeConfig(ConfigModel):
     queue: QueueConfig = Field(description="The queue.")
     messages: MessageFormat | None = Field(
         None,
-        description="How messages name objects: auto, raw_uri, s3, gcs, location or inline. Default: location for a "
-        "manifest queue, raw_uri for a folder or files, else auto.",
+        description="How messages name objects: auto, raw_uri, listed, s3, gcs, location or inline. Default: location "
+        "for a manifest queue, listed for a folder, raw_uri for files, else auto.",
     )
     tables: tuple[TableRouteConfig, ...] = Field(
         json_schema_extra={"minItems": 1},
