@@ -1,6 +1,7 @@
 """SQS on a real server: what it does beyond the suite of all queues."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -59,6 +60,30 @@ async def test_a_queue_is_found_by_name_or_url_and_tells_how_long_it_keeps_messa
     assert [each.body for each in await received(by_url, 1)] == [b"x"]
     await by_name.close()
     await by_url.close()
+
+
+@async_test
+async def test_a_queue_tells_when_it_takes_messages_away(sqs_server: SqsServer) -> None:
+    arn = f"arn:aws:sqs:us-east-1:000000000000:{sqs_server.new_queue()}"
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
+    limits = []
+    for attributes in ({"RedrivePolicy": policy}, {}):
+        queue = await SqsQueue.open(sqs_server.settings(sqs_server.new_queue(**attributes)), SystemClock())
+        limits.append(queue.most_receives)
+        await queue.close()
+
+    assert limits == [3, None]
+
+
+@async_test
+async def test_a_fifo_queue_takes_the_same_message_again_at_once(sqs_server: SqsServer) -> None:
+    name = sqs_server.new_queue(suffix=".fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    queue = await SqsQueue.open(sqs_server.settings(name), SystemClock())
+    for _ in range(2):
+        await queue.send([b"x", b"x"])
+
+    assert [each.body for each in await received(queue, 4)] == [b"x"] * 4
+    await queue.close()
 
 
 @async_test

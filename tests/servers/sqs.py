@@ -73,9 +73,9 @@ class SqsServer:
             self._process.kill()
             self._process.wait()
 
-    def new_queue(self, **attributes: str) -> str:
+    def new_queue(self, *, suffix: str = "", **attributes: str) -> str:
         """The name of a new, empty queue."""
-        name = f"q{uuid4().hex}"
+        name = f"q{uuid4().hex}{suffix}"
         self._ask("CreateQueue", QueueName=name, Attributes=attributes)
         return name
 

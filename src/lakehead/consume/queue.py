@@ -101,6 +101,16 @@ class ListingQueue(Protocol):
 
 
 @runtime_checkable
+class LimitedQueue(Protocol):
+    """A queue that takes a message away by itself if it was received too often, as SQS does with a redrive policy."""
+
+    @property
+    def most_receives(self) -> int | None:
+        """After so many receives a message is moved elsewhere; None: never."""
+        ...
+
+
+@runtime_checkable
 class SendingQueue(Protocol):
     """A queue that can also be sent to, for dead letters that are replayed."""
 

@@ -29,7 +29,8 @@ class VisibilityTask:
 
     def __init__(self, queue: Queue, visibility: timedelta, clock: Clock) -> None:
         self._queue = queue
-        self._visibility = visibility
+        longest = queue.longest_visibility
+        self._visibility = visibility if longest is None else min(visibility, longest)
         self._clock = clock
         self._held: dict[str, _Extended] = {}
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from lakehead.clock import SystemClock
 from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.metrics import ConsumeMetrics
-from lakehead.consume.queue import Queue
+from lakehead.consume.queue import LimitedQueue, Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds, system_random
@@ -44,6 +44,9 @@ from lakehead.telemetry.emitter import Emitter
 from lakehead.telemetry.events import PipelineEnded, PipelineProgress, PipelineStarted
 
 IDLE_CHECK_SECONDS = 0.2
+FEW_RECEIVES = 100
+"""A message may be received so often in an outage of some hours, though its object is tried much less often."""
+
 UNTIL_EMPTY_POLL = timedelta(seconds=1)
 """How long a queue is asked for a message before it is taken for empty."""
 
@@ -112,7 +115,7 @@ class Pipelines:
             settings = replace(settings, poll_wait=UNTIL_EMPTY_POLL)
         coordinator = self.wiring.coordinator(settings, config, queue, deps, opened, backfill=self.backfill)
         now = self.clock.monotonic()
-        warning = window_warning(queue, config)
+        warning = " ".join(filter(None, (window_warning(queue, config), receives_warning(queue)))) or None
         self.emitter.emit(PipelineStarted(pipeline=name, queue=queue.name, warning=warning))
         return _Running(name, queue, coordinator, started_at=now, reported_at=now)
 
@@ -268,6 +271,18 @@ def window_warning(queue: Queue, config: ConsumeConfig) -> str | None:
         f"The queue keeps messages for {queue.retention.total_seconds():.0f} s, and landed objects are remembered for "
         f"{seconds} s: one that is announced again after that lands twice. Set deduplication_window_duration_secs to "
         "more than the queue's retention."
+    )
+
+
+def receives_warning(queue: Queue) -> str | None:
+    """Return what to change if the queue may take a message away before its object has landed or is a dead letter."""
+    most = queue.most_receives if isinstance(queue, LimitedQueue) else None
+    if most is None or most >= FEW_RECEIVES:
+        return None
+    return (
+        f"The queue moves a message that was received {most} times to its own dead-letter queue, and nothing lands it "
+        "from there. Each try, restart and pause of an outage is a receive. Set maxReceiveCount of its redrive policy "
+        "to 1000, or remove the policy: what cannot be landed is kept as a dead letter of the pipeline."
     )
 
 

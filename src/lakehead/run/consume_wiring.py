@@ -132,7 +132,7 @@ class ConsumeWiring(Wiring):
                 settings = SqsSettings(
                     queue=sqs.queue, region=sqs.region or "", endpoint=sqs.endpoint or "", credentials=credentials
                 )
-                return await SqsQueue.open(settings, clock)
+                return await SqsQueue.open(settings, clock, ids)
             case ManifestQueueConfig() as manifest:
                 where = ObjectStoreConfig(url=manifest.store, settings=store_settings(manifest.store, self.environment))
                 given = {

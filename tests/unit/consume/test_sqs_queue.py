@@ -17,10 +17,14 @@ from botocore.exceptions import (
 
 from lakehead.buffer.errors import InvalidCall
 from lakehead.clock import SystemClock
+from lakehead.consume.messages import announced
+from lakehead.consume.objects import MessageFormat, NotUnderstood
 from lakehead.consume.queues.sqs_errors import explained
 from lakehead.consume.queues.sqs_queue import SqsQueue
 from lakehead.consume.queues.sqs_settings import SqsSettings
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.ids import RandomIds
+from lakehead.run.consume_pipelines import receives_warning
 from tests.support.async_tests import async_test
 
 MINUTE = timedelta(minutes=1)
@@ -41,10 +45,12 @@ class Client:
 
     url = "https://sqs.eu-west-1.amazonaws.com/1/q"
     retention = timedelta(days=4)
+    most_receives: int | None = None
 
     def __init__(self) -> None:
         self.timeouts: list[int] = []
         self.batches: list[int] = []
+        self.names: list[str] = []
 
     def receive(self, most: int, **_: int) -> Sequence[dict[str, Any]]:
         return [{"MessageId": str(n), "ReceiptHandle": str(n), "Body": "b"} for n in range(most)]
@@ -57,7 +63,9 @@ class Client:
         self.batches.append(len(handles))
         return {0}
 
-    def send(self, bodies: Sequence[str]) -> None:
+    def send(self, bodies: Sequence[str], *, unique: str) -> None:
+        assert unique not in self.names
+        self.names.append(unique)
         self.batches.append(len(bodies))
 
     def close(self) -> None:
@@ -66,7 +74,7 @@ class Client:
 
 def a_queue() -> tuple[SqsQueue, Client, MovedClock]:
     client, clock = Client(), MovedClock()
-    return SqsQueue(client, SqsSettings(queue="q"), clock), client, clock  # type: ignore[arg-type]  # its shape
+    return SqsQueue(client, SqsSettings(queue="q"), clock, RandomIds()), client, clock  # type: ignore[arg-type]  # its shape
 
 
 @pytest.mark.parametrize(
@@ -166,3 +174,23 @@ async def test_bodies_are_sent_ten_at_a_time_and_not_too_many_bytes() -> None:
     for body in (b"", b"\xff"):
         with pytest.raises(InvalidCall):
             await queue.send([body])
+
+
+@async_test
+async def test_a_body_that_is_no_unicode_is_delivered_and_not_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, client, _ = a_queue()
+    odd = [{"MessageId": "1", "ReceiptHandle": "1", "Body": "s3://bucket/\ud800"}]
+    monkeypatch.setattr(client, "receive", lambda *_, **__: odd)
+
+    [message] = await queue.receive(1, visibility=MINUTE, wait=NOW)
+
+    with pytest.raises(NotUnderstood, match="not UTF-8"):
+        announced(message.body, MessageFormat.AUTO)
+
+
+@pytest.mark.parametrize(("most", "warned"), [(None, False), (5, True), (99, True), (100, False)])
+def test_a_queue_that_takes_messages_away_early_is_told_of(most: int | None, warned: bool) -> None:  # noqa: FBT001 - a column of the table
+    queue, _, _ = a_queue()
+    queue.most_receives = most
+
+    assert ("maxReceiveCount" in (receives_warning(queue) or "")) is warned

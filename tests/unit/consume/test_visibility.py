@@ -239,3 +239,11 @@ async def test_a_message_that_was_settled_while_it_was_extended_is_not_lost() ->
 
     assert await tested.task.extend_due() == []
     assert [each.receipt for each in tested.task.messages] == [2]
+
+
+@async_test
+async def test_no_message_counts_as_invisible_for_longer_than_its_queue_hides_one() -> None:
+    held = Held("a", longest=VISIBILITY / 4)
+    held.passes(VISIBILITY.total_seconds() / 4)
+
+    assert held.current() == []

@@ -1,5 +1,6 @@
 """Requests to one SQS queue. Every call blocks. Needs boto3: import this module only where SQS is used."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class SqsClient:
 
     url: str
     retention: timedelta
+    most_receives: int | None
+    """After so many receives the queue moves a message to its own dead-letter queue; None: never."""
     _client: Any
     _polling: Any
     """Another client, which has time to wait for messages."""
@@ -36,9 +39,11 @@ class SqsClient:
             client = _client(session, settings, settings.request_timeout)
             polling = _client(session, settings, settings.request_timeout + LONGEST_POLL_SECONDS)
             url = settings.queue if settings.is_url else client.get_queue_url(QueueName=settings.queue)["QueueUrl"]
-            named = ["MessageRetentionPeriod"]
+            named = ["MessageRetentionPeriod", "RedrivePolicy"]
             found = client.get_queue_attributes(QueueUrl=url, AttributeNames=named)["Attributes"]
-        return cls(url, timedelta(seconds=int(found["MessageRetentionPeriod"])), client, polling)
+            redrive = json.loads(found.get("RedrivePolicy") or "{}")
+            most_receives = int(redrive["maxReceiveCount"]) if redrive.get("maxReceiveCount") else None
+        return cls(url, timedelta(seconds=int(found["MessageRetentionPeriod"])), most_receives, client, polling)
 
     def receive(self, most: int, *, visibility: int, wait: int) -> Sequence[Mapping[str, Any]]:
         """Return messages as SQS describes them, at most ten. Times are in seconds."""
@@ -65,9 +70,17 @@ class SqsClient:
         """Delete at most ten messages; return the positions of those for which it failed."""
         return set(self._batch(self._client.delete_message_batch, [{"ReceiptHandle": each} for each in handles]))
 
-    def send(self, bodies: Sequence[str]) -> None:
-        """Enqueue at most ten messages. Raises `Misconfigured` or `Unavailable` if some are not stored."""
-        failed = self._batch(self._client.send_message_batch, [{"MessageBody": each} for each in bodies])
+    def send(self, bodies: Sequence[str], *, unique: str) -> None:
+        """Enqueue at most ten messages. Raises `Misconfigured` or `Unavailable` if some are not stored.
+
+        `unique` is another text for each call. A FIFO queue drops a message that it had within five minutes, unless it
+        has another id; and the messages of a group come one by one, so each has a group of its own.
+        """
+        entries = [{"MessageBody": each} for each in bodies]
+        if self.url.endswith(".fifo"):
+            for number, each in enumerate(entries):
+                each["MessageGroupId"] = each["MessageDeduplicationId"] = f"{unique}-{number}"
+        failed = self._batch(self._client.send_message_batch, entries)
         for entry in failed.values():
             problem = f"The queue {self.url} did not take a message ({entry['Code']}: {entry.get('Message', '')})."
             raise (Misconfigured(problem) if entry["SenderFault"] else Unavailable(f"{problem} Try again later."))

@@ -22,6 +22,7 @@ from lakehead.consume.queues.sqs_settings import (
     SqsSettings,
 )
 from lakehead.errors import LakeheadError, Misconfigured
+from lakehead.ids import Ids, RandomIds
 
 if TYPE_CHECKING:
     from lakehead.consume.queues.sqs_client import SqsClient
@@ -52,10 +53,12 @@ class SqsQueue:
     longest_visibility: timedelta | None = timedelta(seconds=LONGEST_VISIBILITY_SECONDS)
     forgets = True
 
-    def __init__(self, client: "SqsClient", settings: SqsSettings, clock: Clock) -> None:
+    def __init__(self, client: "SqsClient", settings: SqsSettings, clock: Clock, ids: Ids) -> None:
         """Use `open` instead, which finds the queue first."""
         self.name = client.url
         self.retention: timedelta | None = client.retention
+        self.most_receives = client.most_receives
+        self._ids = ids
         self._client = client
         self._clock = clock
         self._polls_at_once = settings.requests_at_once
@@ -70,7 +73,7 @@ class SqsQueue:
         self._gave_back = False
 
     @classmethod
-    async def open(cls, settings: SqsSettings, clock: Clock) -> Self:
+    async def open(cls, settings: SqsSettings, clock: Clock, ids: Ids | None = None) -> Self:
         """Find the queue, and read how long it keeps messages. Raises `Misconfigured` or `Unavailable`."""
         try:
             from lakehead.consume.queues.sqs_client import SqsClient  # noqa: PLC0415 - an extra, not always installed
@@ -79,7 +82,7 @@ class SqsQueue:
                 f"The queue {settings.queue} is of SQS, which needs {error.name}. Install lakehead[sqs]."
             ) from error
         client = await asyncio.wrap_future(DaemonPool(1, "sqs-open").submit(lambda: SqsClient.connect(settings)))
-        return cls(client, settings, clock)
+        return cls(client, settings, clock, ids or RandomIds())
 
     async def receive(self, most: int, *, visibility: timedelta, wait: timedelta) -> Sequence[Message]:
         """Return messages that are ready; wait up to `wait` for the first.
@@ -147,7 +150,10 @@ class SqsQueue:
         """Enqueue messages. Raises `InvalidCall` for a body that is empty or no text, which SQS does not take."""
         self._check_open()
         texts = [_text(body) for body in bodies]
-        await self._all([self._requests.submit(partial(self._client.send, batch)) for batch in _send_batches(texts)])
+        batches = [(batch, f"lakehead-{self._ids.uuid()}") for batch in _send_batches(texts)]
+        await self._all(
+            [self._requests.submit(partial(self._client.send, batch, unique=unique)) for batch, unique in batches]
+        )
 
     async def close(self) -> None:
         """End waiting calls at once. What was received is delivered again when its visibility timeout is over.
@@ -208,7 +214,7 @@ class SqsQueue:
             messages.append(
                 Message(
                     id=each["MessageId"],
-                    body=each["Body"].encode(),
+                    body=each["Body"].encode(errors="surrogatepass"),  # which is not understood, and must not raise
                     deliveries=int(attributes.get("ApproximateReceiveCount", 1)),
                     sent_at=None if sent_ms is None else datetime.fromtimestamp(int(sent_ms) / 1000, UTC),
                     receipt=_Delivery(each["ReceiptHandle"], now, now + hidden),
