@@ -165,7 +165,8 @@ class QueueCoordinator:
     async def _receive_for_ever(self) -> None:
         settings = self._settings
         while True:
-            room = min(settings.max_held - self._local.messages, RECEIVED_AT_ONCE)
+            room = self._local.room(most=settings.max_held, most_bytes=settings.max_held_bytes)
+            room = min(room, RECEIVED_AT_ONCE)
             if room <= 0 or self._stopped.is_set():
                 await _set_within(self._changed, None)
                 continue

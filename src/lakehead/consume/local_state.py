@@ -8,6 +8,12 @@ from enum import Enum, auto
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.queue import Message
 
+LARGE_BODY = 2**20
+"""As large as a message of SQS can be."""
+
+MANY_UNITS = 100
+"""More units than most messages announce. Expected before the first message has come."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnitKey:
@@ -91,11 +97,27 @@ class QueueLocalState:
         self._units: dict[UnitKey, _Held] = {}
         self._messages: dict[str, HeldMessage] = {}
         self._settled: list[HeldMessage] = []
+        self._largest, self._most_units = LARGE_BODY, MANY_UNITS
+        """The bytes of the largest message that is held, or was held last, and the units of the one with the most."""
 
     @property
     def messages(self) -> int:
         """How many messages are held, those included that `settled` has not taken out yet."""
         return len(self._messages) + len(self._settled)
+
+    def room(self, *, most: int, most_bytes: int) -> int:
+        """How many more messages may be held: at most so many messages and units, and so many bytes of bodies.
+
+        The next ones are expected to be as large as the largest that is held, or was held last, and to announce as many
+        units. If nothing is held there is room for one, however large it is.
+        """
+        held = [*self._messages.values(), *self._settled]
+        if held:
+            self._largest = max(1, *(len(each.message.body) for each in held))
+            self._most_units = max(1, *(len(each.units) for each in held))
+        left_bytes = most_bytes - sum(len(each.message.body) for each in held)
+        room = min(most - len(held), (most - len(self._units)) // self._most_units, left_bytes // self._largest)
+        return room if held else max(room, 1)
 
     @property
     def units(self) -> dict[UnitKey, UnitState]:

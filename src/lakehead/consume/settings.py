@@ -23,7 +23,10 @@ class PipelineSettings:
     """The bytes of one landing, as far as messages tell them: a landing begins when so many have gathered."""
 
     max_held: int = 20_000
-    """The number of messages held at once. None is received beyond it."""
+    """The number of messages, and of units that they announce, held at once. None is received beyond it."""
+
+    max_held_bytes: int = 256 * 2**20
+    """The bytes of the bodies of messages held at once. None is received beyond it, but for the last ones."""
 
     visibility: timedelta = timedelta(seconds=60)
     """How long a received message stays invisible; extended while it is worked on."""

@@ -298,6 +298,29 @@ async def test_a_message_that_is_not_understood_becomes_a_dead_letter_and_is_ack
     assert pipeline.counts.dead_letters == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "limits"),
+    [("u{}" + "." * 8, {"max_held_bytes": 100}), ("a{0} b{0} c{0} d{0}", {"max_held": 40})],
+    ids=["large messages", "messages with many units"],
+)
+def test_memory_is_bounded_by_what_messages_hold_and_not_by_their_number_alone(
+    body: str, limits: dict[str, int]
+) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.send(*(body.format(number) for number in range(100)))
+        pipeline = tested.start(replace(SETTINGS, **limits))  # type: ignore[arg-type]
+        most = 0
+        for _ in range(120):
+            await tested.sleep(2)
+            most = max(most, pipeline.coordinator.held_messages)
+
+        assert most <= 10
+        assert tested.queued == 0
+
+    test()
+
+
 # --- services that do not answer
 
 
