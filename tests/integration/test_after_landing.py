@@ -97,6 +97,30 @@ def test_an_object_can_be_moved_to_another_bucket(seaweed: Seaweed, tmp_path: Pa
     assert bytes(obstore.get(other, moved).bytes()) == b"old"
 
 
+def test_an_object_that_is_moved_overwrites_none_and_is_not_copied_twice(seaweed: Seaweed, tmp_path: Path) -> None:
+    bucket, client = f"done-{uuid4()}", s3(seaweed)
+    client.create_bucket(Bucket=bucket)
+    etags = {key: client.put_object(Bucket=bucket, Key=key, Body=key.encode())["ETag"].strip('"') for key in ("a", "b")}
+    client.put_object(Bucket=bucket, Key="done/a", Body=b"of another bucket")
+    client.put_object(Bucket=bucket, Key="done/b", Body=b"b")  # as after a crash
+
+    async def move() -> None:
+        units = [
+            unit_id(ObjectRef(uri=f"s3://{bucket}/{key}", etag=etag), by=Identity.URI_AND_ETAG)
+            for key, etag in etags.items()
+        ]
+        with open_state(f"sqlite:///{tmp_path}/state.db", SystemClock(), RandomIds()) as state:
+            hold(state, TABLE, *units)
+            assert state.landings.settle(TABLE, None, FIRST, [landing(FIRST, *units)])
+            after = AfterLanding("move", state, ObjectClients({"s3": seaweed.settings()}), f"s3://{bucket}/done")
+            assert await after.act(TABLE, units) == ActionReport(done=2)
+
+    run_bounded(move())
+    names = [each["Key"] for each in client.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert names == ["done/a", f"done/a.{etags['a']}", "done/b"]
+    assert client.get_object(Bucket=bucket, Key="done/a")["Body"].read() == b"of another bucket"
+
+
 def s3(seaweed: Seaweed) -> Any:
     return boto3.client(
         "s3",

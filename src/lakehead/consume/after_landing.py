@@ -19,7 +19,7 @@ from typing import Literal
 
 import obstore
 
-from lakehead.consume.object_clients import ObjectClients
+from lakehead.consume.object_clients import ObjectClients, ObjectHead, file_etag
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.ports import ActionReport
 from lakehead.consume.queues.daemon_pool import DaemonPool
@@ -93,9 +93,8 @@ class AfterLanding:
             return await self._tag(self._tags, place, head.version)
         if self._target is not None:
             if place.scheme == "file" == self._target.scheme:
-                await asyncio.to_thread(_move_file, place, self._target)
-                return True
-            await self._copy(place, self._target)
+                return await asyncio.to_thread(_move_file, place, self._target, head.etag) or None
+            await self._copy(place, self._target, head)
             if not await self._is_unchanged(ref):  # then another content may have been copied
                 return None
         await self._delete(place)
@@ -118,11 +117,18 @@ class AfterLanding:
         with _errors(place).translated():
             await obstore.delete_async(self._clients.of(place.scheme, place.bucket), place.key)
 
-    async def _copy(self, place: ObjectAddress, target: ObjectAddress) -> None:
-        """Copy an object: by the store itself within a bucket, else through this process, some MiB at a time."""
+    async def _copy(self, place: ObjectAddress, target: ObjectAddress, head: ObjectHead) -> None:
+        """Copy an object: by the store itself within a bucket, else through this process, some MiB at a time.
+
+        Nothing is overwritten: if another object has its name there, its own gets its ETag at the end.
+        """
         if "file" in (place.scheme, target.scheme):
             raise OSError("a file can only be moved to a folder of this machine, and an object only to a bucket")
         source, key = self._clients.of(place.scheme, place.bucket), f"{target.key}{place.key}"
+        there = await self._clients.head(f"{target.scheme}://{target.bucket}/{key}")
+        if there is not None and there[:2] == head[:2]:
+            return  # it was copied before a crash
+        key = key if there is None else f"{key}.{head.etag}"
         with _errors(place).translated():
             if place[:2] == target[:2]:
                 await obstore.copy_async(source, place.key, key)
@@ -141,10 +147,16 @@ def _errors(place: ObjectAddress) -> ObstoreErrors:
     return ObstoreErrors(f"{place.scheme}://{place.bucket}")
 
 
-def _move_file(place: ObjectAddress, target: ObjectAddress) -> None:
-    """Move a file, also to another disk. Readers of the target see it whole or not at all."""
+def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
+    """Move a file, also to another disk. Readers of the target see it whole or not at all.
+
+    Nothing is overwritten: if another file has its name there, its own gets its ETag at the end. False if the file
+    changed while it was copied: then it stays.
+    """
     source, end = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
     end.parent.mkdir(parents=True, exist_ok=True)
+    if end.exists():
+        end = end.with_name(f"{end.name}.{etag}")
     try:
         source.replace(end)
     except OSError as error:
@@ -152,5 +164,9 @@ def _move_file(place: ObjectAddress, target: ObjectAddress) -> None:
             raise
         partial = end.with_name(f".{end.name}.part")
         shutil.copy2(source, partial)
+        if file_etag(source.stat()) != etag:
+            partial.unlink()
+            return False
         partial.replace(end)
         source.unlink()
+    return True

@@ -18,7 +18,10 @@ from lakehead.errors import LakeheadError
 FORMS = "s3://bucket/key, gs://bucket/key, az://container/key, file:///path or an https URL of S3, GCS or Azure"
 
 MAX_KEY_BYTES = 4096
-"""No store has longer keys: 1,024 bytes in S3 and GCS, 1,024 characters in Azure, 4,096 bytes in file systems."""
+"""No store has longer keys: 1,024 characters in Azure, 4,096 bytes in file systems."""
+
+MAX_CLOUD_KEY_BYTES = 1024
+"""S3 and GCS have no longer keys, and would refuse each try to read one."""
 
 _SCHEMES = {
     "s3": "s3",
@@ -112,7 +115,7 @@ def object_uri(scheme: str, bucket: str, key: str) -> str:
     Raises `InvalidUri` for a key with an empty segment, `.` or `..`, and for the few that would read as something else.
     """
     _check_bucket(scheme, bucket)
-    _check_key(key)
+    _check_key(key, MAX_CLOUD_KEY_BYTES if scheme in ("s3", "gs") else MAX_KEY_BYTES)
     uri = f"file:///{quote(key, safe='/')}" if scheme == "file" else f"{scheme}://{bucket}/{key}"
     if _IDENTITY.search(uri) or _PART.search(uri):
         raise InvalidUri(
@@ -257,14 +260,14 @@ def _check_bucket(scheme: str, bucket: str) -> None:
         raise InvalidUri(f"{shown(f'//{bucket}')} is not the name of a bucket. Write {FORMS}.")
 
 
-def _check_key(key: str) -> None:
+def _check_key(key: str, longest: int) -> None:
     if not _is_unicode(key):
         raise InvalidUri(f"The key {shown(key)} is not valid Unicode text.")
     segments = key.removesuffix("/").split("/")
     if segments == [""]:
         raise InvalidUri(f"A URI without a key names no object. Write {FORMS}.")
-    if (size := len(key.encode())) > MAX_KEY_BYTES:
-        raise InvalidUri(f"The key {shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed.")
+    if (size := len(key.encode())) > longest:
+        raise InvalidUri(f"The key {shown(key)} has {size} bytes; at most {longest} are allowed.")
     if _CONTROL.search(key):
         raise InvalidUri(f"The key {shown(key)} contains a control character.")
     if not {"", ".", ".."}.isdisjoint(segments):

@@ -1,6 +1,7 @@
 """Files that have landed are deleted or moved; all others are left alone."""
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,46 @@ async def test_a_file_is_moved_under_its_whole_path(state: State, tmp_path: Path
     assert report == ActionReport(done=1)
     assert not path.exists()
     assert (tmp_path / "done" / path.relative_to("/")).read_text() == "a b.json"
+
+
+@async_test
+async def test_a_file_that_is_moved_overwrites_none(state: State, tmp_path: Path) -> None:
+    [path] = written(tmp_path, "a")
+    before = tmp_path / "done" / path.relative_to("/")
+    before.parent.mkdir(parents=True)
+    before.write_text("moved before")
+    unit = await unit_of(path)
+    land(state, unit)
+
+    report = await AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri()).act(TABLE, [unit])
+
+    assert report == ActionReport(done=1)
+    assert not path.exists()
+    assert before.read_text() == "moved before"
+    assert before.with_name(f"a.{unit.partition('?etag=')[2]}").read_text() == "a"
+
+
+@async_test
+async def test_a_file_that_changes_while_it_is_copied_to_another_disk_stays(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = written(tmp_path, "a")
+    unit = await unit_of(path)
+    land(state, unit)
+    replaces = Path.replace
+
+    def to_another_disk(self: Path, target: Path) -> Path:
+        if self == path:
+            path.write_text("changed")
+            raise OSError(errno.EXDEV, "another disk")
+        return replaces(self, target)
+
+    monkeypatch.setattr(Path, "replace", to_another_disk)
+    report = await AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri()).act(TABLE, [unit])
+
+    assert report == ActionReport()
+    assert path.read_text() == "changed"
+    assert [each for each in (tmp_path / "done").rglob("*") if each.is_file()] == []
 
 
 @async_test
