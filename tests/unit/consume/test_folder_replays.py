@@ -7,6 +7,7 @@ from lakehead.clock import SystemClock
 from lakehead.consume.folder_replays import FolderReplays
 from lakehead.consume.queues.folder_pass import FolderSettings
 from lakehead.consume.queues.folder_queue import FolderQueue
+from lakehead.consume.uris import unknown_etag_id
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds
 from lakehead.state.opening import open_state
@@ -24,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 async def test_files_of_replayed_letters_come_again_and_others_do_not(tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     inbox.mkdir()
-    files = {name: inbox / name for name in ("a b.json", "etag.json", "part.json", "waits.json")}
+    files = {name: inbox / name for name in ("a b.json", "etag.json", "part.json", "gone.json", "waits.json")}
     for file in files.values():
         file.write_text("{}")
     url = inbox.as_uri()
@@ -36,20 +37,21 @@ async def test_files_of_replayed_letters_come_again_and_others_do_not(tmp_path: 
     units = {name: file.as_uri() for name, file in files.items()}
     units["etag.json"] += "?etag=e1"
     units["part.json"] += "#0-100"
+    units["gone.json"] = unknown_etag_id(units["gone.json"])
     with open_state(f"sqlite:///{tmp_path}/state.db", SystemClock(), RandomIds()) as state:
         for unit in (*units.values(), "inline:abc"):
             hold(state, "table", unit)
             assert state.history.bury("table", unit, "corrupt", owner="us") is not None
-        for unit in (*list(units.values())[:3], "inline:abc"):
+        for unit in (*list(units.values())[:4], "inline:abc"):
             assert state.history.begin_replay("table", unit)
 
         await FolderReplays(queue, state).deliver(["table"])
 
     again = list(await queue.receive(10, visibility=MINUTE, wait=MINUTE))
-    while len(again) < 3:
+    while len(again) < 4:
         again += await queue.receive(10, visibility=MINUTE, wait=MINUTE)
     again += await queue.receive(10, visibility=MINUTE, wait=10 * SOON)
-    assert sorted(each.id for each in again) == sorted(files[name].as_uri() for name in list(files)[:3])
+    assert sorted(each.id for each in again) == sorted(files[name].as_uri() for name in list(files)[:4])
 
 
 class _Asked:
