@@ -17,7 +17,7 @@ from lakehead.storage.obstore_errors import ObstoreErrors
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Errors of the system that say that no file has, or can have, a path."""
 
 
