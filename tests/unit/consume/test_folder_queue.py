@@ -309,6 +309,17 @@ def test_memory_does_not_grow_with_the_folder() -> None:
         tracemalloc.stop()
 
 
+def test_a_file_whose_key_cannot_be_looked_up_is_not_known_to_be_gone() -> None:
+    setup = Setup()
+
+    async def test() -> None:
+        await setup.store.put("there", b"1")
+        long, gone = f"{URL}/{'n' * 300}", f"{URL}/gone"
+        assert await setup.queue.not_listed([long, gone, f"{URL}/there"]) == {gone}
+
+    setup.run(test())
+
+
 class MarkedStore(OutageStore):
     """Lists the markers of folders as buckets do: without their slashes, and nothing is there."""
 

@@ -13,6 +13,7 @@ from lakehead.consume.queues.delivery_table import DeliveryTable
 from lakehead.consume.queues.folder_pass import FolderPass, FolderSettings
 from lakehead.consume.queues.listed_files import HEADS_AT_ONCE, base_uri, folder_markers, is_temporary, key_of, uri_of
 from lakehead.consume.queues.pausing import pause
+from lakehead.storage.object_keys import is_valid_key
 from lakehead.storage.port import ListedObject, Store
 
 CLOCKS_DIFFER = timedelta(seconds=30)
@@ -123,7 +124,8 @@ class FolderQueue:
         async def is_gone(uri: str) -> bool:
             async with at_once:
                 key = key_of(self._base, uri)
-                return key is None or await self._store.head(key) is None
+                # A key that our stores do not take can be listed in a bucket, but not looked up.
+                return key is None or (is_valid_key(key) and await self._store.head(key) is None)
 
         missing = sorted(left)
         gone = await asyncio.gather(*map(is_gone, missing))
