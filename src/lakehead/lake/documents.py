@@ -9,15 +9,25 @@ from typing import TypeVar
 import msgspec
 
 from lakehead.errors import Misconfigured
-from lakehead.lake.landing import Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
+from lakehead.lake.landing import LandedPart, Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
 from lakehead.state.model import ReadBy, Value
 from lakehead.state.values import from_text, to_text
 from lakehead.wire.errors import Unreadable
 
 VERSION = 1
+VERSION_OF_PARTS = 2
+"""The format of a landing that has parts of units, so that a Lakehead that does not know them stops."""
 PREFIX = "lakehead."
 LONGEST_UNITS = 512
 """Longer unit lists, in bytes, are stored outside the summary: every reader of the table loads all summaries."""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    of: str
+    start: int
+    end: int
+    rows: int
+    etag: str
 
 
 class _Share(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -27,6 +37,7 @@ class _Share(msgspec.Struct, omit_defaults=True, frozen=True):
     start: int = 0
     end: int = 0
     spans: list[tuple[int, int]] | None = None
+    part: _Part | None = None
 
 
 class _Watermark(msgspec.Struct, frozen=True):
@@ -93,7 +104,7 @@ def to_summary(landing: Landing, units: bytes | Kept) -> dict[str, str]:
     """The landing as the summary properties of a snapshot."""
     new_watermark = landing.new_watermark
     properties = {
-        "version": str(VERSION),
+        "version": str(_version(landing)),
         "token": landing.token,
         "before": None if landing.before is None else str(landing.before),
         "watermark": None if new_watermark.watermark is None else _json(_watermark(new_watermark)),
@@ -163,7 +174,7 @@ def encode_entry(table: str, snapshot: Snapshot, landing: Landing) -> bytes:
     new_watermark = landing.new_watermark
     return msgspec.json.encode(
         _Entry(
-            version=VERSION,
+            version=_version(landing),
             table=table,
             snapshot=snapshot.id,
             parent=snapshot.parent,
@@ -205,12 +216,19 @@ def decode_entry(table: str, key: str, body: bytes) -> Snapshot:
 def _share(remainder: UnitRemainder) -> _Share:
     unit, numbers = remainder.unit, remainder.unit.numbers
     spans = None if remainder.spans is None else list(remainder.spans)
+    if (part := remainder.part) is not None:
+        of = _Part(unit.id, part.start, part.end, part.rows, part.etag)
+        return _Share(remainder.recorded.id, unit.generation, part=of)
     if numbers is None:
         return _Share(unit.id, unit.generation, spans=spans)
     return _Share(unit.id, unit.generation, numbers.stream, numbers.start, numbers.end, spans)
 
 
 def _of(remainder: _Share) -> UnitRemainder:
+    if (part := remainder.part) is not None:
+        return UnitRemainder(
+            Unit(part.of, remainder.generation), part=LandedPart(part.start, part.end, part.rows, part.etag)
+        )
     numbers = None if remainder.stream is None else Numbers(remainder.stream, remainder.start, remainder.end)
     return UnitRemainder(
         Unit(remainder.id, remainder.generation, numbers), None if remainder.spans is None else tuple(remainder.spans)
@@ -251,6 +269,10 @@ def _decode(body: bytes, kind: type[T], where: str) -> T:
         raise Unreadable(f"What {where} says of its landing cannot be read: {error}.") from None
 
 
+def _version(landing: Landing) -> int:
+    return VERSION if all(each.part is None for each in landing.remainders) else VERSION_OF_PARTS
+
+
 def _check_version(version: str, where: str) -> None:
-    if version != str(VERSION):
+    if version not in (str(VERSION), str(VERSION_OF_PARTS)):
         raise Unreadable(f"{where} was written by another version of Lakehead (format {version!r}). Update this one.")

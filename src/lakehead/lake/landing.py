@@ -7,7 +7,7 @@ from datetime import date
 from enum import Enum
 from hashlib import sha256
 
-from lakehead.state.model import ReadBy, Value
+from lakehead.state.model import ObjectProgress, ReadBy, Value
 
 SnapshotId = int
 Span = tuple[int, int]
@@ -33,12 +33,43 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class LandedPart:
+    """Bytes of a unit's object that a landing adds, if more of it are to follow in others."""
+
+    start: int
+    end: int
+    rows: int
+    """How many records the object has up to `end`."""
+    etag: str
+    """The content that the bytes are of."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRemainder:
-    """The part of a unit that is still to be landed: the records that no landing holds yet, or the whole unit."""
+    """The part of a unit that is still to be landed: the records that no landing holds yet, or the whole unit.
+
+    The object of a unit may be too large for one landing. Then each landing adds a part that begins where the one
+    before it ended, and the last one completes the unit. How large parts are is for each landing to say, so it may
+    change at any time: what counts is how far the unit had landed at the head at which the landing was planned, and
+    the landing is published only at that head. So of two landings that begin at the same byte, one is published.
+    """
 
     unit: Unit
     spans: tuple[Span, ...] | None = None
     """The numbers of its own records; None means the whole unit."""
+
+    landed: ObjectProgress | None = None
+    """How much of its object had landed when it was planned; None: nothing. It is not stored with the landing."""
+
+    part: LandedPart | None = None
+    """What the landing adds of it, if that is not all that remains: then the unit is not complete."""
+
+    @property
+    def recorded(self) -> Unit:
+        """The unit as snapshots name it; a part is `unit#start-end`."""
+        if self.part is None:
+            return self.unit
+        return Unit(f"{self.unit.id}#{self.part.start}-{self.part.end}", self.unit.generation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Stager(Protocol[Rows]):
         """Write the rows where no reader sees them, based on the head at which the table was fenced.
 
         The landing that is returned may leave out remainders that cannot be read; their units are then not landed, and
-        the stager tells its caller why.
+        the stager tells its caller why. Of a remainder that is too large it may hold only the next part.
         """
         ...
 

@@ -127,6 +127,8 @@ class _Attempt(Generic[Rows]):
         self._unanswered: Iterator[float] | None = None
         """The remaining pauses since commits stopped being answered; None while they are answered."""
         self._staged: Staged[Rows] | None = None
+        self._staged_for: tuple[UnitRemainder, ...] = ()
+        """What was planned of the units that are staged: a stager may land only a part of it."""
         self._audited_at: Head | None = None
         self._staging_began = 0.0, 0
         """When staging began: monotonic seconds, and wall-clock nanoseconds."""
@@ -191,10 +193,7 @@ class _Attempt(Generic[Rows]):
     ) -> Staged[Rows]:
         """Stage the remainders; rows that are staged already are reused if they may be published at this head."""
         lander, staged = self._lander, self._staged
-        if staged is not None and (staged.landing.remainders, staged.landing.new_watermark) != (
-            remainders,
-            new_watermark,
-        ):
+        if staged is not None and (self._staged_for, staged.landing.new_watermark) != (remainders, new_watermark):
             await self.discard()
         elif staged is not None and not lander.stager.is_publishable_at(staged, fence.head):
             lander.waiting(
@@ -202,13 +201,20 @@ class _Attempt(Generic[Rows]):
                 f"attempt {self._tries} of {lander.backoff.attempts}"
             )
             await self.discard()
-        token = token_of(lander.pipeline, lander.table.uuid, [remainder.unit for remainder in remainders])
         if self._staged is None:
+            token = self._token(remainders)
             self._staging_began = lander.clock.monotonic(), lander.clock.now_ns()
             self._staged = await lander.stager.stage(remainders, token=token, new_watermark=new_watermark, fence=fence)
-        landing = replace(self._staged.landing, token=token, before=fence.last_landing)
+        landing = self._staged.landing
+        kept = {each.unit for each in landing.remainders}
+        self._staged_for = tuple(each for each in remainders if each.unit in kept)
+        # A part has another token than its unit: whoever finds it published must not take the unit for complete.
+        landing = replace(landing, token=self._token(landing.remainders), before=fence.last_landing)
         self._staged = replace(self._staged, landing=landing)
         return self._staged
+
+    def _token(self, remainders: Sequence[UnitRemainder]) -> str:
+        return token_of(self._lander.pipeline, self._lander.table.uuid, [each.recorded for each in remainders])
 
     def _audit(self, staged: Staged[Rows], at: Head) -> None:
         """Audit what is staged, once for each head: a commit retried at the same head is not audited again."""

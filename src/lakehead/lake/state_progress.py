@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 
@@ -10,7 +10,7 @@ from lakehead.errors import LakeheadError
 from lakehead.lake.landing import BEGINNING, Pointer, Snapshot, SnapshotId, Unit, UnitRemainder, remainders_of
 from lakehead.lake.leased import LEASE, WorkProgress, no_sign, renewed
 from lakehead.lake.ports import UnitsGone
-from lakehead.state.model import Numbered, PointerMoved, Spans, StoredLanding, StoredPointer, Watermark
+from lakehead.state.model import Numbered, ObjectProgress, PointerMoved, Spans, StoredLanding, StoredPointer, Watermark
 from lakehead.state.owners import is_gone
 from lakehead.state.state import State
 
@@ -85,6 +85,7 @@ class StateProgress:
         fenced_at = self.state.now()
         taken: set[Unit] = set()
         landed: dict[str, Spans] = {}
+        begun: dict[Unit, ObjectProgress] = {}
         for generation, theirs in _by_generation(units):
             names = [unit.id for unit in theirs]
             until = self.state.now() + self.lease
@@ -108,7 +109,9 @@ class StateProgress:
                 )
             taken |= {Unit(name, generation) for name in planned.taken}
             landed |= planned.ranges
-        return remainders_of((unit for unit in units if unit in taken), landed)
+            begun |= {Unit(name, generation): reached for name, reached in planned.begun.items()}
+        remainders = remainders_of((unit for unit in units if unit in taken), landed)
+        return [replace(each, landed=begun.get(each.unit)) for each in remainders]
 
 
 def state_landings(snapshot: Snapshot) -> list[StoredLanding]:
@@ -119,7 +122,12 @@ def state_landings(snapshot: Snapshot) -> list[StoredLanding]:
     return [
         StoredLanding(
             snapshot=snapshot.id,
-            units=tuple(unit.id for unit in units),
+            units=tuple(each.unit.id for each in remainders if each.part is None),
+            begun={
+                each.unit.id: ObjectProgress(each.part.end, each.part.rows, each.part.etag)
+                for each in remainders
+                if each.part is not None
+            },
             generation=generation,
             watermark=landing.new_watermark.watermark,
             slice=landing.new_watermark.slice,
@@ -129,17 +137,23 @@ def state_landings(snapshot: Snapshot) -> list[StoredLanding]:
                 Numbered(
                     numbers.stream, ((numbers.start, numbers.end),) if remainder.spans is None else remainder.spans
                 )
-                for remainder in landing.remainders
-                if remainder.unit.generation == generation and (numbers := remainder.unit.numbers)
+                for remainder in remainders
+                if (numbers := remainder.unit.numbers)
             ),
         )
-        for generation, units in _by_generation(remainder.unit for remainder in landing.remainders)
+        for generation, remainders in _of_generations(landing.remainders)
     ]
 
 
 def _by_generation(units: Iterable[Unit]) -> Iterator[tuple[int, list[Unit]]]:
     ordered = sorted(units, key=lambda unit: unit.generation)
     for generation, theirs in groupby(ordered, key=lambda unit: unit.generation):
+        yield generation, list(theirs)
+
+
+def _of_generations(remainders: Iterable[UnitRemainder]) -> Iterator[tuple[int, list[UnitRemainder]]]:
+    ordered = sorted(remainders, key=lambda each: each.unit.generation)
+    for generation, theirs in groupby(ordered, key=lambda each: each.unit.generation):
         yield generation, list(theirs)
 
 

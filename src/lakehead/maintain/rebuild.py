@@ -90,7 +90,13 @@ async def rebuild(
         with suppress(Moved):  # by a landing, which has moved the tag itself; or the next landing will
             put_right(table, stands, newest)
     on_main = {snapshot.id for snapshot in landings}
-    units = {remainder.unit for snapshot in landings if snapshot.landing for remainder in snapshot.landing.remainders}
+    units = {
+        remainder.unit
+        for snapshot in landings
+        if snapshot.landing
+        for remainder in snapshot.landing.remainders
+        if remainder.part is None
+    }
     return Rebuilt(
         table=table.name,
         pointer=Pointer(head, newest),

@@ -19,10 +19,12 @@ def complete_units(
     now: datetime,
     *,
     acknowledged: Sequence[datetime] = (),
+    are_old: bool = False,
 ) -> None:
     """Complete the units, each with the first snapshot that holds it, in few statements for any number of landings.
 
     `acknowledged` has for each landing when its new shards were acknowledged; empty: they are not acknowledged.
+    `are_old`: a unit that is begun has landed since in part once more, and is not complete by an old landing.
     """
     units: dict[tuple[int, str], tuple[str, int]] = {}
     times = {each.snapshot: time for each, time in zip(landings, acknowledged, strict=True)} if acknowledged else {}
@@ -50,6 +52,8 @@ def complete_units(
         insert_new(connection, shards, rows)
     # The first landing of a unit is the one that is kept; a dead letter that landed after all has none yet.
     open_still = or_(shards.c.state != ShardState.COMPLETED, shards.c.snapshot_id.is_(None))
+    if are_old:
+        open_still = and_(open_still, shards.c.landed_part.is_(None))
     for generation in sorted({generation for generation, _ in units}):
         for keys in chunks(key for (of, key), _ in ordered if of == generation):
             here = and_(shards.c.table_uuid == table, shards.c.generation == generation, open_still)

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
+from lakehead.state.begun_units import begin_units, newest_of_begun, object_progress
 from lakehead.state.completion import complete_units
 from lakehead.state.database import Database, insert_new
 from lakehead.state.dead_letters import give_up_again
@@ -18,6 +19,7 @@ from lakehead.state.keys import by_key, checked_key, chunks
 from lakehead.state.model import (
     DeadLetter,
     Mark,
+    ObjectProgress,
     Planned,
     PointerMoved,
     ShardState,
@@ -68,9 +70,9 @@ class Landings:
         """Write the landings between two pointers and move the pointer, if it is still at the expected snapshot.
 
         All in one transaction: the units are completed with their snapshots (also those that were never opened in this
-        state), the record numbers are added to those that had landed, the watermark moves forward, the events are
-        written. Returns False if the pointer is at another snapshot by now; then nothing was written: fence again.
-        After `OutcomeUnknown`, read the pointer.
+        state) or recorded as begun, the record numbers are added to those that had landed, the watermark moves forward,
+        the events are written. Returns False if the pointer is at another snapshot by now; then nothing was written:
+        fence again. After `OutcomeUnknown`, read the pointer.
         """
         return self._database.write(lambda connection: self._settle(connection, table, expected, new, landings))
 
@@ -97,8 +99,8 @@ class Landings:
             now = self._database.now()
             if not _hold(connection, table, at, now):
                 return PointerMoved(_pointer(connection, table))
-            verdicts = _choose(connection, table, units, owner, fenced_at, generation, now)
-            return _planned(units, verdicts, read_ranges(connection, table, wanted))
+            verdicts, begun = _choose(connection, table, units, owner, fenced_at, generation, now)
+            return _planned(units, verdicts, read_ranges(connection, table, wanted), begun)
 
         return self._database.write(work)
 
@@ -124,7 +126,7 @@ class Landings:
             _lock(connection, table, now)
             if not extend_pause(connection, table, paused_by, paused_until):
                 return False
-            complete_units(connection, table, landings, now, acknowledged=acknowledged)
+            complete_units(connection, table, landings, now, acknowledged=acknowledged, are_old=True)
             return True
 
         return self._database.write(work)
@@ -156,7 +158,9 @@ class Landings:
         now = self._database.now()
         if not _hold(connection, table, expected.snapshot if expected else None, now):
             return False
-        complete_units(connection, table, landings, now)
+        units = newest_of_begun(landings)
+        complete_units(connection, table, units, now)
+        begin_units(connection, table, units, now)
         add_ranges(connection, table, (numbered for landing in landings for numbered in landing.numbered))
         _go_forward(connection, table, landings, now)
         insert_new(connection, events, [event_row(event) for landing in landings for event in landing.events])
@@ -176,8 +180,10 @@ class Landings:
         for known in (shards, ranges, watermarks, plans, slices, days, pruning_pauses):
             connection.execute(delete(known).where(known.c.table_uuid == table))
         in_order = [now - number * MICROSECOND for number in range(len(landings), 0, -1)]
-        complete_units(connection, table, landings, now, acknowledged=in_order)
+        units = newest_of_begun(landings)
+        complete_units(connection, table, units, now, acknowledged=in_order)
         give_up_again(connection, table, letters, now)
+        begin_units(connection, table, units, now)
         add_ranges(connection, table, (numbered for landing in landings for numbered in landing.numbered))
         _go_forward(connection, table, landings, now)
         _move(connection, table, pointer, now)
@@ -191,8 +197,12 @@ def _choose(
     fenced_at: datetime,
     generation: int,
     now: datetime,
-) -> dict[str, str]:
-    """Take the units that this owner holds. Returns for each unit that has a row which field of `Planned` it is in."""
+) -> tuple[dict[str, str], dict[str, ObjectProgress]]:
+    """Take the units that this owner holds.
+
+    Returns for each unit that has a row which field of `Planned` it is in, and how far those have landed that were
+    taken and are begun.
+    """
     units = by_key(candidates)
     ours = and_(
         shards.c.owner == owner,
@@ -200,27 +210,32 @@ def _choose(
         shards.c.state.in_((ShardState.IN_PROGRESS, ShardState.AWAITING_COMMIT)),
     )
     verdicts: dict[str, str] = {}
+    begun: dict[str, ObjectProgress] = {}
     for keys in chunks(units):
         these = and_(shards.c.table_uuid == table, shards.c.generation == generation, shards.c.unit_key.in_(keys))
         # The update comes first: it locks the rows, so that no unit is taken over between the choice and the commit.
         connection.execute(update(shards).where(these, ours).values(state=ShardState.AWAITING_COMMIT, updated_at=now))
-        found = select(shards.c.unit_key, shards.c.state, shards.c.owner, shards.c.updated_at).where(these)
-        for row in connection.execute(found):
+        wanted = shards.c.unit_key, shards.c.state, shards.c.owner, shards.c.updated_at, shards.c.landed_part
+        for row in connection.execute(select(*wanted).where(these)):
             if row.state == ShardState.COMPLETED:
                 verdict = "landed"
             elif row.owner == owner and row.updated_at == now:  # exactly the rows that the update matched
                 verdict = "taken"
+                if (reached := object_progress(row.landed_part)) is not None:
+                    begun[units[row.unit_key]] = reached
             else:
                 verdict = "lost"
             verdicts[units[row.unit_key]] = verdict
-    return verdicts
+    return verdicts, begun
 
 
-def _planned(candidates: Iterable[str], verdicts: dict[str, str], landed: dict[str, Spans]) -> Planned:
+def _planned(
+    candidates: Iterable[str], verdicts: dict[str, str], landed: dict[str, Spans], begun: dict[str, ObjectProgress]
+) -> Planned:
     piles: dict[str, list[str]] = {"taken": [], "landed": [], "lost": [], "gone": []}
     for unit in dict.fromkeys(candidates):
         piles[verdicts.get(unit, "gone")].append(unit)
-    return Planned(**{pile: tuple(units) for pile, units in piles.items()}, ranges=landed)
+    return Planned(**{pile: tuple(units) for pile, units in piles.items()}, ranges=landed, begun=begun)
 
 
 def _pointer(connection: Connection, table: str) -> StoredPointer | None:

@@ -29,15 +29,24 @@ class Step:
     take: Callable[[Connection], None]
 
 
-def _add_read_by(connection: Connection) -> None:
-    if "read_by" not in {each["name"] for each in inspect(connection).get_columns("lakehead_watermarks")}:
+def _add_json(connection: Connection, table: str, column: str) -> None:
+    if column not in {each["name"] for each in inspect(connection).get_columns(table)}:
         kind = "LONGTEXT" if connection.dialect.name in ("mysql", "mariadb") else "TEXT"
-        connection.execute(text(f"ALTER TABLE lakehead_watermarks ADD COLUMN read_by {kind}"))
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
+
+
+def _add_read_by(connection: Connection) -> None:
+    _add_json(connection, "lakehead_watermarks", "read_by")
+
+
+def _add_landed_part(connection: Connection) -> None:
+    _add_json(connection, "lakehead_shards", "landed_part")
 
 
 STEPS: tuple[Step, ...] = (
     Step(2, "watermarks say what they were read by", _add_read_by),
     Step(3, "windows of pipelines, pauses of pruning, history of files, replays of dead letters", add_consume),
+    Step(4, "how far an object has landed that is too large for one landing", _add_landed_part),
 )
 """In order, from version 2 on."""
 

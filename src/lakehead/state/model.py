@@ -63,6 +63,20 @@ class Numbered:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectProgress:
+    """How much of an object has landed, if it is too large for one landing: always a beginning of it."""
+
+    bytes: int
+    """It landed up to this byte."""
+
+    rows: int
+    """So many of its records have landed; the next one has this number."""
+
+    etag: str
+    """The content that they are of. An object with another one must not be continued."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadBy:
     """The column and filter by which a table's rows were selected, when they were read up to a watermark."""
 
@@ -85,6 +99,8 @@ class StoredLanding:
     numbered: tuple[Numbered, ...] = ()
     """The records that it landed, if records are numbered. They count as landed in every generation."""
     events: tuple[EventRecord, ...] = ()
+    begun: Mapping[str, ObjectProgress] = field(default_factory=dict)
+    """Units of which it landed a part that is not the last, and how far they have landed with it. They stay open."""
 
 
 class Mark(StrEnum):
@@ -157,6 +173,8 @@ class Shard:
     """The snapshot in which it landed; a completed shard without one was given up as a dead letter."""
     acknowledged_at: datetime | None
     updated_at: datetime
+    landed_part: ObjectProgress | None = None
+    """How far it has landed, if it lands in several parts; not changed by the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +227,8 @@ class Planned:
     """Without a row. They may have landed and been pruned, so they must not be landed."""
     ranges: Mapping[str, Spans] = field(default_factory=dict)
     """For each requested stream, the numbers that had landed at the snapshot from which this was planned."""
+    begun: Mapping[str, ObjectProgress] = field(default_factory=dict)
+    """How far units that were taken had landed in parts at that snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ shards = _table(
     _number("snapshot_id", null=True),
     Column("acknowledged_at", Instant),
     Column("updated_at", Instant, nullable=False),
+    Column("landed_part", Json),  # how far an object has landed that is too large for one landing; NULL for all others
     # For counting by state and for pruning, the oldest acknowledgement first.
     Index("lakehead_shards_state", "table_uuid", "state", "acknowledged_at"),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
+from lakehead.state.begun_units import object_progress
 from lakehead.state.database import Database, insert_new
 from lakehead.state.keys import by_key, checked_key, chunks, unit_key
 from lakehead.state.model import Shard, ShardState
@@ -244,4 +245,5 @@ def _shard(row: Row[Any]) -> Shard:
         snapshot=row.snapshot_id,
         acknowledged_at=row.acknowledged_at,
         updated_at=row.updated_at,
+        landed_part=object_progress(row.landed_part),
     )

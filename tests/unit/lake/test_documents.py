@@ -25,7 +25,7 @@ from lakehead.lake.documents import (
     ledger_key,
     to_summary,
 )
-from lakehead.lake.landing import Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
+from lakehead.lake.landing import LandedPart, Landing, NewWatermark, Numbers, Snapshot, Unit, UnitRemainder
 from lakehead.state.model import LAST_NUMBER, ReadBy
 from lakehead.wire.errors import Unreadable
 
@@ -38,7 +38,9 @@ edges = st.lists(numbers, unique=True, max_size=8).map(sorted)
 spans = edges.map(lambda sorted_edges: tuple(list(pairwise(sorted_edges))[::2]))
 numbered = st.builds(lambda stream, ends: Numbers(stream, min(ends), max(ends)), st.text(), st.tuples(numbers, numbers))
 units = st.builds(Unit, st.text(), st.integers(0, 2**31), st.none() | numbered)
-remainders = st.lists(st.builds(UnitRemainder, units, st.none() | spans), max_size=6).map(tuple)
+parts = st.builds(LandedPart, numbers, numbers, numbers, st.text())
+in_parts = st.builds(lambda unit, part: UnitRemainder(replace(unit, numbers=None), part=part), units, parts)
+remainders = st.lists(st.builds(UnitRemainder, units, st.none() | spans) | in_parts, max_size=6).map(tuple)
 zones = st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30))])
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)  # noqa: DTZ001 - bounds have no zone
 watermarks = st.one_of(
@@ -76,6 +78,14 @@ LANDING = Landing(
 SNAPSHOT = Snapshot(6_917_529_027_641_081_856, 5_764_607_523_034_234_880, 42, LANDING)
 READ_BY = replace(
     LANDING, new_watermark=replace(LANDING.new_watermark, read_by=ReadBy("updated_at", "note <> 'a \"b\"'"))
+)
+
+PART = replace(
+    LANDING,
+    remainders=(
+        UnitRemainder(Unit("s3://in/large.json"), part=LandedPart(2**30, 2**31, 7_000_000, "9b2cf535f27731c9-205")),
+        UnitRemainder(Unit("s3://in/small.json")),
+    ),
 )
 
 
@@ -177,7 +187,7 @@ def test_a_progress_object_whose_hash_is_right_must_still_be_a_unit_list() -> No
     ("summary", "reason"),
     [
         (changed(version=None), "another version"),
-        (changed(version="2"), r"format '2'\). Update"),
+        (changed(version="3"), r"format '3'\). Update"),
         (changed(units=None), "KeyError.'progress'"),
         (changed(units=None, progress="progress/v1/x.json"), "progress-sha256"),
         (changed(units='[{"generation": 1}]'), "required field `id`"),
@@ -210,7 +220,7 @@ def with_fields(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (with_fields(version=2), r"another version of Lakehead \(format '2'\)"),
+        (with_fields(version=3), r"another version of Lakehead \(format '3'\)"),
         (with_fields(table="other"), "about another table or snapshot"),
         (with_fields(snapshot=1), "about another table or snapshot"),
         (with_fields(sequence=1), "about another table or snapshot"),
@@ -253,12 +263,17 @@ def _entry_read_by() -> bytes:
     return encode_entry(TABLE, SNAPSHOT, READ_BY)
 
 
+def _entry_part() -> bytes:
+    return encode_entry(TABLE, SNAPSHOT, PART)
+
+
 def _summary_read_by() -> bytes:
     return msgspec.json.format(msgspec.json.encode(to_summary(READ_BY, _progress()), order="sorted"))
 
 
 FORMATS = {
     "ledger-entry-read-by.v1.json": _entry_read_by,
+    "ledger-entry-part.v2.json": _entry_part,
     "summary-read-by.v1.json": _summary_read_by,
     "ledger-entry.v1.json": _entry,
     "progress-object.v1.json": _progress,
@@ -284,6 +299,8 @@ def test_what_was_stored_once_is_still_read() -> None:
     assert told(summary) == (READ_BY, None)
     entry = (GOLDEN / "ledger-entry-read-by.v1.json").read_bytes()
     assert decode_entry(TABLE, key, entry) == replace(SNAPSHOT, landing=READ_BY)
+    entry = (GOLDEN / "ledger-entry-part.v2.json").read_bytes()
+    assert decode_entry(TABLE, key, entry) == replace(SNAPSHOT, landing=PART)
 
     summary = msgspec.json.decode((GOLDEN / "summary-of-many-units.v1.json").read_bytes(), type=dict[str, str])
     landing, kept = told(summary)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lakehead.lake.landing import (
     BEGINNING,
     Fence,
     Head,
+    LandedPart,
     Landing,
     NewWatermark,
     Pointer,
@@ -25,6 +27,7 @@ from lakehead.lake.landing import (
 from lakehead.lake.ports import AuditFailed, Moved, Staged
 from lakehead.lake.protocol import Audit, Lander
 from lakehead.retry import Backoff, TimedBackoff
+from lakehead.state.model import ObjectProgress
 
 UNIT = Unit("u")
 TRIES = 4
@@ -229,3 +232,54 @@ def test_an_error_of_staging_is_not_taken_for_an_outage_of_the_table() -> None:
         land(scene)
 
     assert scene.waits == []
+
+
+PART = LandedPart(0, 100, 3, "e")
+
+
+async def stage_a_part(
+    scene: Scene, remainders: Sequence[UnitRemainder], token: str, new_watermark: NewWatermark, fence: Fence
+) -> Staged[str]:
+    """Stage only the beginning of each unit."""
+    scene.stagings += 1
+    staged = tuple(replace(each, part=PART) for each in remainders)
+    return Staged(f"rows {scene.stagings}", Landing(token, staged, new_watermark=new_watermark), fence.head)
+
+
+def in_parts(scene: Scene) -> Scene:
+    scene.stage = partial(stage_a_part, scene)  # type: ignore[method-assign] # as a stager of large units
+    scene.is_publishable_at = lambda *_: True  # type: ignore[method-assign] # as files are
+    return scene
+
+
+def test_a_part_is_staged_once_however_often_others_commit_first() -> None:
+    scene = in_parts(Scene(failing(Moved("elsewhere"), 2), moves=True))
+
+    landing = land(scene)
+
+    assert landing is not None
+    assert [each.part for each in landing.remainders] == [PART]
+    assert (scene.stagings, scene.discarded) == (1, [])
+
+
+def test_a_part_is_staged_again_if_the_unit_has_landed_further_meanwhile() -> None:
+    scene = in_parts(Scene(failing(Moved("elsewhere"), 1), moves=True))
+    reached = [None, ObjectProgress(50, 2, "e")]
+
+    async def plan(*_: object, **__: object) -> list[UnitRemainder]:
+        return [UnitRemainder(UNIT, landed=reached[scene.main - 1])]
+
+    scene.plan = plan  # type: ignore[method-assign] # as a state that another has settled in
+    land(scene)
+
+    assert (scene.stagings, scene.discarded) == (2, ["rows 1"])
+
+
+def test_a_part_that_another_has_landed_is_not_taken_for_the_whole_unit_nor_the_other_way_round() -> None:
+    part = land(in_parts(Scene(failing(Moved("elsewhere"), 0))))
+    whole = land(Scene(failing(Moved("elsewhere"), 0)))
+
+    assert part is not None
+    assert whole is not None
+    assert part.token != whole.token
+    assert part.token == token_of("pipeline", Scene.uuid, [Unit("u#0-100")])
