@@ -262,6 +262,8 @@ class QueueCoordinator:
     def _seconds_until_due(self, ready: Sequence[Work], *, since: float) -> float:
         """How long to wait for more units of a table before its landing begins."""
         settings = self._settings
+        if any(work.is_begun for work in ready):
+            return 0
         if len(ready) >= settings.max_messages or sum(work.size for work in ready) >= settings.max_bytes:
             return 0
         return since + settings.commit_timeout.total_seconds() - self._clock.monotonic()

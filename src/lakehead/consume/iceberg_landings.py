@@ -10,10 +10,11 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, ObjectFormat
+from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.object_stager import SPLIT_BYTES, ObjectStager
 from lakehead.consume.object_tasks import ObjectToRead
-from lakehead.consume.ports import LandingReport, ReadUnit
+from lakehead.consume.ports import LandingReport, ReadPart, ReadUnit
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.evolution import add_columns
 from lakehead.lake.iceberg_landing import IcebergLanding
@@ -64,14 +65,17 @@ class IcebergLandings:
         lease: timedelta,
         after_landing: Callable[[IcebergTable], Awaitable[object]] | None = None,
         split_bytes: int = SPLIT_BYTES,
+        max_object_bytes: int = MAX_OBJECT_BYTES,
     ) -> None:
         """`open_landing` is called once in each table's thread: sessions and catalogs are not shared by threads.
 
         `stores` say how to reach the buckets of each scheme; a unit is ours for `lease` without a sign of life.
         `after_landing` is called after each landing, with the table as the landing has left it. Objects of more than
-        `split_bytes` are split over tasks where their format allows it.
+        `split_bytes` are split over tasks where their format allows it, and of one that has more than
+        `max_object_bytes` only so many are landed at once.
         """
-        self._threads = {table.name: _TableThread(table, open_landing, stores, lease, split_bytes) for table in tables}
+        limits = _Limits(split_bytes, max_object_bytes)
+        self._threads = {table.name: _TableThread(table, open_landing, stores, lease, limits) for table in tables}
         self._after_landing = after_landing
 
     async def uuid(self, table: str) -> str:
@@ -94,7 +98,7 @@ class IcebergLandings:
 
         thread = self._threads[table]
         report = await thread.call(lambda thread: thread.land(works, is_held, was_read))
-        if report.landed and self._after_landing is not None:
+        if (report.landed or report.begun) and self._after_landing is not None:
             await self._after_landing(thread.table)
         return report
 
@@ -102,6 +106,12 @@ class IcebergLandings:
         """End the threads."""
         for thread in self._threads.values():
             thread.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    split_bytes: int
+    max_object_bytes: int
 
 
 class _TableThread:
@@ -113,9 +123,9 @@ class _TableThread:
         open_landing: Callable[[], IcebergLanding],
         stores: Mapping[str, StoreSettings],
         lease: timedelta,
-        split_bytes: int,
+        limits: _Limits,
     ) -> None:
-        self._split_bytes = split_bytes
+        self._limits = limits
         self._table = table
         self._open_landing = open_landing
         self._stores = stores
@@ -179,7 +189,8 @@ class _TableThread:
             ids=run.ids,
             random=run.random,
             was_read=lambda units: was_read([keys[unit] for unit in units]),
-            split_bytes=self._split_bytes,
+            split_bytes=self._limits.split_bytes,
+            max_object_bytes=self._limits.max_object_bytes,
         )
 
         def all_held(staged: Staged[NewFiles]) -> None:
@@ -194,11 +205,17 @@ class _TableThread:
                 staged = landing.land(table, list(keys), stager, progress, audits=[every_row_once, all_held])
         finally:
             self._group = None
-        landed = [keys[each.unit] for each in staged.landing.remainders] if staged else []
+        remainders = staged.landing.remainders if staged else ()
+        read = {each.unit: stager.read.get(each.unit, ReadUnit()) for each in remainders}
         return LandingReport(
-            landed={key: stager.read.get(Unit(key.unit), ReadUnit()) for key in landed},
+            landed={keys[each.unit]: read[each.unit] for each in remainders if each.part is None},
+            begun={
+                keys[each.unit]: ReadPart(each.recorded.id, read[each.unit])
+                for each in remainders
+                if each.part is not None
+            },
             failed={keys[unit]: failure for unit, failure in stager.failed.items()},
-            snapshot=head_of(table.seen().metadata).snapshot if landed else None,
+            snapshot=head_of(table.seen().metadata).snapshot if remainders else None,
         )
 
 

@@ -38,6 +38,9 @@ class Work:
     tries: int = 0
     """How often it was tried before, by any pipeline, without success."""
 
+    is_begun: bool = False
+    """Whether a part of it has landed: then the landing of the next one need not wait for other units."""
+
     @property
     def size(self) -> int:
         """Its bytes, as far as they are known."""
@@ -217,6 +220,13 @@ class QueueLocalState:
             held = self._units.get(key)
             if held is not None and held.state in (UnitState.READING, UnitState.AWAITING_COMMIT):
                 held.state = UnitState.READY
+
+    def go_on(self, keys: Iterable[UnitKey]) -> None:
+        """Parts of the units have landed: they are ready for the next ones, and still ours."""
+        for key in keys:
+            if (held := self._units.get(key)) is not None:
+                held.work = replace(held.work, is_begun=True, tries=0)
+                self.put_back([key])
 
     def complete(self, keys: Iterable[UnitKey]) -> None:
         """The units are settled for good: landed, or given up as dead letters."""

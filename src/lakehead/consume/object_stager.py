@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from lakehead.clock import Clock
 from lakehead.consume.decode.rows import OWN_COLUMNS, ObjectFormat, SchemaMode
 from lakehead.consume.decode.seen_types import unify
+from lakehead.consume.large_objects import MAX_OBJECT_BYTES, UnfinishedObject
 from lakehead.consume.object_tasks import (
     ObjectToRead,
     ReadingJob,
@@ -25,7 +26,7 @@ from lakehead.ids import Ids, Random
 from lakehead.lake.column_names import MOST_COLUMNS
 from lakehead.lake.evolution import add_columns, addable, unless_too_many
 from lakehead.lake.iceberg_table import IcebergTable
-from lakehead.lake.landing import Fence, Head, NewWatermark, Unit, UnitRemainder
+from lakehead.lake.landing import Fence, Head, LandedPart, NewWatermark, Unit, UnitRemainder
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import Change, NewFiles, Read
 from lakehead.lake.stagers import (
@@ -66,6 +67,9 @@ class ObjectStager:
     """Called when units were read to their end."""
 
     split_bytes: int = SPLIT_BYTES
+    max_object_bytes: int = MAX_OBJECT_BYTES
+    """A larger object lands in several landings, if it is plain NDJSON or Parquet: see `large_objects`."""
+
     failed: dict[Unit, Failure] = field(default_factory=dict)
     read: dict[Unit, ReadUnit] = field(default_factory=dict)
 
@@ -73,7 +77,7 @@ class ObjectStager:
         self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
     ) -> Staged[NewFiles]:
         """Read the objects of the remainders and write their rows as data files."""
-        objects = [self.objects[each.unit] for each in remainders if each.spans != ()]
+        objects = [self._to_read(each) for each in remainders if each.spans != ()]
         reports, parts = await self._read(objects)
         for report in reports:
             self.failed.update(report.failed)
@@ -83,8 +87,9 @@ class ObjectStager:
                 self.read[each.unit] = ReadUnit(
                     before.rows + each.rows, before.bytes + each.bytes, before.rescued + each.rescued
                 )
-        good = [remainder for remainder in remainders if remainder.unit not in self.failed]
-        self.was_read([remainder.unit for remainder in good])
+        unfinished = {unit: found for report in reports for unit, found in report.unfinished.items()}
+        good = [self._landed(each, unfinished.get(each.unit)) for each in remainders if each.unit not in self.failed]
+        self.was_read([each.unit for each in good if each.part is None])
         return staged_files(
             [self._result(report) for report in reports],
             good,
@@ -95,6 +100,19 @@ class ObjectStager:
             fence,
             parts=sum(each.unit not in self.failed for each in parts),
         )
+
+    def _to_read(self, remainder: UnitRemainder) -> ObjectToRead:
+        found, landed = self.objects[remainder.unit], remainder.landed
+        if landed is None:
+            return found
+        return replace(found, landed=landed, etag=landed.etag, size=max(0, found.size - landed.bytes))
+
+    def _landed(self, remainder: UnitRemainder, unfinished: UnfinishedObject | None) -> UnitRemainder:
+        """What the landing holds of a remainder whose object was read: all of it, or its next part."""
+        if unfinished is None:
+            return remainder
+        rows = (remainder.landed.rows if remainder.landed else 0) + self.read[remainder.unit].rows
+        return replace(remainder, part=LandedPart(unfinished.start, unfinished.end, rows, unfinished.etag))
 
     def _result(self, report: TaskReport) -> TaskResult:
         """What a task wrote, without units that failed in this or another task."""
@@ -155,7 +173,7 @@ class ObjectStager:
         next_row: dict[Unit, int] = {}
         for each in parts:
             if each.unit not in failed:
-                first = next_row.get(each.unit, 0)
+                first = next_row.get(each.unit, each.first_row)
                 numbered.append(replace(each, first_row=first))
                 next_row[each.unit] = first + (rows[each.unit, each.number] or 0)
         return [TaskReport(failed=failed), *self._run_in_halves(job, numbered, read_objects)]
@@ -171,6 +189,7 @@ class ObjectStager:
             stores=self.stores,
             landed_at_us=self.clock.now_ns() // 1_000,
             split_bytes=self.split_bytes,
+            max_object_bytes=self.max_object_bytes,
         )
 
     def _run_in_halves(self, job: ReadingJob, objects: Sequence[ObjectToRead], work: _Work) -> list[TaskReport]:

@@ -15,12 +15,14 @@ from lakehead.consume.decode.rows import (
     ObjectRefused,
     ReadReport,
 )
+from lakehead.consume.large_objects import MAX_OBJECT_BYTES, UnfinishedObject, next_parts
 from lakehead.consume.object_reader import ObjectReader, OpenedObject, ReplacedWhileRead
 from lakehead.consume.ports import Failure
 from lakehead.errors import DiskFull, Misconfigured, Unavailable
 from lakehead.lake.conform import RowsRejected, conform
 from lakehead.lake.datafiles import DataFile, DataFiles, Target
 from lakehead.lake.landing import Unit
+from lakehead.state.model import ObjectProgress
 from lakehead.storage.connect import StoreSettings
 from lakehead.wire.errors import NewerFormat
 
@@ -45,6 +47,9 @@ class ObjectToRead:
     content: bytes | None = field(default=None, repr=False)
     """The content itself, if it came in the message."""
 
+    landed: ObjectProgress | None = None
+    """How much of it has landed before: the rest is read, of the same ETag."""
+
     part: ObjectPart | None = None
     first_row: int = 0
     size: int = 0
@@ -63,6 +68,14 @@ class ReadingJob:
 
     split_bytes: int
     """A larger object is split into parts of about this size, if its format allows it."""
+
+    max_object_bytes: int = MAX_OBJECT_BYTES
+    """Of a larger object only so many bytes are read for one landing, if its format allows it."""
+
+    @property
+    def part_bytes(self) -> int:
+        """About how large the parts are that an object is split into."""
+        return min(self.split_bytes, self.max_object_bytes)
 
     @property
     def columns(self) -> pa.Schema:
@@ -94,6 +107,9 @@ class TaskReport:
     read: list[ObjectRead] = field(default_factory=list)
     split: list[ObjectToRead] = field(default_factory=list)
     """Parts of objects that were too large for one task: they were not read."""
+
+    unfinished: dict[Unit, UnfinishedObject] = field(default_factory=dict)
+    """Objects that `split` has only some parts of: the others are left to later landings."""
 
     failed: dict[Unit, Failure] = field(default_factory=dict)
     new_columns: dict[str, list[pa.DataType]] = field(default_factory=dict)
@@ -194,17 +210,28 @@ def _open(each: ObjectToRead, reader: ObjectReader) -> OpenedObject:
         except ReplacedWhileRead:
             if each.part is not None:
                 raise
-            raise ObjectRefused("It was replaced before it was read: the announced content is gone.") from None
+            raise ObjectRefused(_gone(each)) from None
     return OpenedObject(pa.BufferReader(each.content), len(each.content), None)
+
+
+def _gone(each: ObjectToRead) -> str:
+    if each.landed is None:
+        return "It was replaced before it was read: the announced content is gone."
+    return (
+        f"It was replaced when its first {each.landed.bytes:,} bytes had landed, and the rest of that content is gone. "
+        f"Its {each.landed.rows:,} rows stay in the table. Store the new content under another name to land it."
+    )
 
 
 def _read_one(
     job: ReadingJob, each: ObjectToRead, opened: OpenedObject, shared: DataFiles, own_name: str, report: TaskReport
 ) -> None:
-    if each.part is None and each.content is None and opened.size > job.split_bytes:
-        parts = _parts(job, each, opened)
-        if len(parts) > 1:
-            report.split += parts
+    if each.part is None and each.content is None and (each.landed or opened.size > job.part_bytes):
+        parts = split_object(
+            opened.source, job.format, opened.size, job.part_bytes, start=each.landed.bytes if each.landed else 0
+        )
+        if each.landed or len(parts) > 1:
+            _add_parts(job, each, opened, parts, report)
             return
         opened.source.seek(0)
     found = ReadReport()
@@ -220,14 +247,21 @@ def _read_one(
     report.read.append(ObjectRead(each.unit, each.number, found.rows, bytes_, found.rescued))
 
 
-def _parts(job: ReadingJob, each: ObjectToRead, opened: OpenedObject) -> list[ObjectToRead]:
-    """Split an object. Parts require the ETag that it has now."""
-    parts = split_object(opened.source, job.format, opened.size, job.split_bytes)
-    cuts = [opened.size * number // len(parts) for number in range(len(parts) + 1)]
-    return [
-        replace(each, number=number, part=part, etag=opened.etag, size=cuts[number + 1] - cuts[number])
-        for number, part in enumerate(parts)
-    ]
+def _add_parts(
+    job: ReadingJob, each: ObjectToRead, opened: OpenedObject, parts: list[ObjectPart], report: TaskReport
+) -> None:
+    """Leave the next parts of an object to other tasks. They require the ETag that it has now."""
+    start = each.landed.bytes if each.landed else 0
+    if opened.etag is not None:
+        parts, end = next_parts(parts, start=start, limit=job.max_object_bytes)
+        if end is not None:
+            report.unfinished[each.unit] = UnfinishedObject(start, end, opened.etag)
+    first_row = each.landed.rows if each.landed else 0
+    for number, part in enumerate(parts):
+        size = part.stop - (parts[number - 1].stop if number else start)
+        report.split.append(
+            replace(each, number=number, part=part, etag=opened.etag, first_row=first_row, landed=None, size=size)
+        )
 
 
 def _write(

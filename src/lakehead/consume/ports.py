@@ -28,11 +28,24 @@ class ReadUnit:
     rescued: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """What was read of the part of a unit that landed."""
+
+    id: str
+    """The unit with the bytes of the part: `s3://bucket/key#0-1000`."""
+
+    read: ReadUnit
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandingReport:
-    """What became of the units of a landing. A unit that is in neither of the two is not ours any more."""
+    """What became of the units of a landing. A unit that is in none of the three is not ours any more."""
 
     landed: Mapping[UnitKey, ReadUnit] = field(default_factory=dict)
+    begun: Mapping[UnitKey, ReadPart] = field(default_factory=dict)
+    """Units of which only the next part has landed: to be landed again, for the rest of them."""
+
     failed: Mapping[UnitKey, Failure] = field(default_factory=dict)
     snapshot: int | None = None
     """The snapshot that holds what landed, if it is known."""

@@ -12,7 +12,7 @@ from math import ceil
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import HeldMessage, QueueLocalState, UnitKey, Work
 from lakehead.consume.patience import Patience
-from lakehead.consume.ports import Actions, DeadLetterBox, Failure, LandingReport
+from lakehead.consume.ports import Actions, DeadLetterBox, Failure, LandingReport, ReadUnit
 from lakehead.consume.queue import Message, Queue
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.shared_state import SharedState
@@ -51,17 +51,21 @@ class Settling:
     """Units whose try was cut short by the end of the pipeline, each with the number of tries that count."""
 
     async def settle(self, table: str, works: Sequence[Work], report: LandingReport, tries: Mapping[str, int]) -> None:
-        """Settle the units of a landing: landed, failed, or no longer ours. `tries` counts the one that was made."""
+        """Settle the units of a landing: landed whole or in part, failed, or no longer ours.
+
+        `tries` counts the one that was made.
+        """
         uuid = await self.tables.uuid(table)
         self._count(report)
         await self._settle_landed(uuid, works, report, tries)
+        await self._settle_begun(uuid, report, tries)
         if failed := [(work, report.failed[work.key]) for work in works if work.key in report.failed]:
             await self._settle_failed(uuid, failed, tries)
-        neither = [work.key for work in works if work.key not in report.landed and work.key not in report.failed]
-        if neither:
-            settled = await self.patience.answer(lambda: self.shared.settled(uuid, [key.unit for key in neither]))
-            self.local.complete(key for key in neither if key.unit in settled)
-            self.local.abandon(key for key in neither if key.unit not in settled)
+        known = report.landed.keys() | report.begun.keys() | report.failed.keys()
+        if unknown := [work.key for work in works if work.key not in known]:
+            settled = await self.patience.answer(lambda: self.shared.settled(uuid, [key.unit for key in unknown]))
+            self.local.complete(key for key in unknown if key.unit in settled)
+            self.local.abandon(key for key in unknown if key.unit not in settled)
 
     async def give_up(self, work: Work, reason: str, tries: int) -> None:
         """Make a unit a dead letter; its message is acknowledged after that."""
@@ -223,24 +227,25 @@ class Settling:
         self.local.complete(report.landed)
         if not report.landed:
             return
-        landed = [(work.key.unit, report.landed[work.key]) for work in works if work.key in report.landed]
+        landed = [work.key for work in works if work.key in report.landed]
         await self._record(
-            uuid,
-            [
-                FileOutcome(
-                    unit=unit,
-                    state=FileState.LANDED,
-                    rows=read.rows,
-                    bytes=read.bytes,
-                    rescued_rows=read.rescued,
-                    tries=tries[unit],
-                    snapshot=report.snapshot,
-                )
-                for unit, read in landed
-            ],
+            uuid, [_landed(key.unit, report.landed[key], tries[key.unit], report.snapshot) for key in landed]
         )
         with suppress(Unavailable, OutcomeUnknown):  # the command that lists dead letters sees that they have landed
-            await self.dead_letters.close_landed(uuid, [unit for unit, _ in landed])
+            await self.dead_letters.close_landed(uuid, [key.unit for key in landed])
+
+    async def _settle_begun(self, uuid: str, report: LandingReport, tries: Mapping[str, int]) -> None:
+        """Let units of which a part has landed go on, and write the parts to the history, each under its own name."""
+        if not report.begun:
+            return
+        if lost := [key.unit for key in report.begun if not self.local.holds(key)]:
+            await self.patience.answer(lambda: self.shared.release(uuid, lost))
+        self.local.go_on(report.begun)
+        self.visibility.resume(self.local.messages_of(report.begun))
+        await self._record(
+            uuid,
+            [_landed(part.id, part.read, tries[key.unit], report.snapshot) for key, part in report.begun.items()],
+        )
 
     async def _record(self, table: str, outcomes: Sequence[FileOutcome]) -> None:
         """Write to the history of files, which is only for people."""
@@ -249,12 +254,24 @@ class Settling:
 
     def _count(self, report: LandingReport) -> None:
         counts = self.counts
-        counts.landings += bool(report.landed)
+        counts.landings += bool(report.landed or report.begun)
         counts.landed += len(report.landed)
-        for unit in report.landed.values():
+        for unit in (*report.landed.values(), *(part.read for part in report.begun.values())):
             counts.rows += unit.rows
             counts.bytes += unit.bytes
             counts.rescued += unit.rescued
+
+
+def _landed(unit: str, read: ReadUnit, tries: int, snapshot: int | None) -> FileOutcome:
+    return FileOutcome(
+        unit=unit,
+        state=FileState.LANDED,
+        rows=read.rows,
+        bytes=read.bytes,
+        rescued_rows=read.rescued,
+        tries=tries,
+        snapshot=snapshot,
+    )
 
 
 def _failed(work: Work, state: FileState, reason: str, tries: int) -> FileOutcome:

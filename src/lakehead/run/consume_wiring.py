@@ -192,6 +192,7 @@ class ConsumeWiring(Wiring):
             stores=self.object_stores(),
             lease=settings.lease,
             after_landing=deps.after_landing,
+            max_object_bytes=config.max_object_bytes,
         )
         opened.callback(landings.close)
         letters = DeadLetters(self.open_ledger().store)

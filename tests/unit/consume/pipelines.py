@@ -12,7 +12,7 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import NotUnderstood, ObjectRef
-from lakehead.consume.ports import Failure, LandingReport, ReadUnit
+from lakehead.consume.ports import Failure, LandingReport, ReadPart, ReadUnit
 from lakehead.consume.queue import Message
 from lakehead.consume.queues.memory_queue import MemoryMessages, MemoryQueue
 from lakehead.consume.settings import PipelineSettings
@@ -204,6 +204,8 @@ class FakeLandings:
     commit_seconds: float = 0.0
     groups: list[list[str]] = field(default_factory=list)
     """The units of each landing."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Units that are too large for one landing, and how many parts of each are still to land."""
 
     async def uuid(self, table: str) -> str:
         await self.calls("uuid", table)
@@ -226,7 +228,8 @@ class FakeLandings:
             await self.calls.world.clock.sleep(self.read_seconds)
         failed = {work.key: self.failures[work.key.unit] for work in works if work.key.unit in self.failures}
         good = [work.key for work in works if work.key not in failed]
-        read(good)
+        begun = [key for key in good if self.parts.get(key.unit, 1) > 1]
+        read([key for key in good if key not in begun])
         if self.commit_seconds:
             await self.calls.world.clock.sleep(self.commit_seconds)
         ours = self.shared.of(table, [key.unit for key in good])
@@ -234,11 +237,21 @@ class FakeLandings:
         if not all(is_held(key) for key in good):
             raise Overtaken("a message is another consumer's by now")
         await self.calls("commit", [key.unit for key in good])
+        begun = [key for key in begun if key in good]
+        for key in begun:
+            self.parts[key.unit] -= 1
+            ours[key.unit].tries = 0
         for key in good:
-            self.rows[key.table, key.unit] = self.rows.get((key.table, key.unit), 0) + 1
-            ours[key.unit].is_done = True
+            if key not in begun:
+                self.rows[key.table, key.unit] = self.rows.get((key.table, key.unit), 0) + 1
+                ours[key.unit].is_done = True
         await self.calls("answer")
-        return LandingReport(landed={key: ReadUnit(rows=2, bytes=3) for key in good}, failed=failed, snapshot=7)
+        return LandingReport(
+            landed={key: ReadUnit(rows=2, bytes=3) for key in good if key not in begun},
+            begun={key: ReadPart(f"{key.unit}#{self.parts[key.unit]}", ReadUnit(rows=5, bytes=7)) for key in begun},
+            failed=failed,
+            snapshot=7,
+        )
 
 
 @dataclass

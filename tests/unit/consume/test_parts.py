@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from itertools import cycle, pairwise
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakehead.consume.decode import lines as lines_module
 from lakehead.consume.decode.decode import count_rows, split_object
-from lakehead.consume.decode.rows import FormatName, ObjectFormat, ObjectPart
+from lakehead.consume.decode.rows import FormatName, ObjectFormat, ObjectPart, ObjectRefused
 from tests.support.effort import effort
 from tests.unit.consume.reading import Rows, csv, ndjson, read
 
@@ -85,6 +86,23 @@ def test_parts_of_odd_lines_have_the_rows_and_numbers_of_the_whole_wherever_read
     assert repr(rows) == repr(whole)
 
 
+@settings(max_examples=effort(100, soak=3_000), deadline=None)
+@given(objects, st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_an_object_that_is_split_anew_after_each_part_has_every_record_once(body: bytes, targets: list[int]) -> None:
+    """So does a pipeline that lands a part at a time, and whose limit is another one each time."""
+    whole, _ = read(body, COLUMNS, ndjson())
+    found: Rows = []
+    start = 0
+    for target in cycle(targets):
+        part = split_object(pa.BufferReader(body), ndjson(), len(body), target, start=start)[0]
+        found += read(body, COLUMNS, ndjson(), first_row=len(found), part=part)[0]
+        start = part.stop
+        if start == len(body):
+            break
+
+    assert found == whole
+
+
 def test_every_cut_of_an_object_in_two_has_every_record_once() -> None:
     body = b'{"a":1}\n\n{"a":2}\r\n{"a":3}'
     for cut in range(len(body) + 1):
@@ -101,6 +119,13 @@ def test_parts_larger_than_what_is_read_at_a_time_are_whole() -> None:
 
     assert len(parts) == 3
     assert found == list(range(12))
+
+
+def test_what_cannot_be_split_is_not_read_from_its_middle() -> None:
+    packed = gzip.compress(b'{"a":1}\n')
+    for body, form in ((b"a\n1\n2\n", csv()), (packed, ndjson()), (b"", ObjectFormat(name=FormatName.KEY_VALUE))):
+        with pytest.raises(ObjectRefused, match="Its first 4 bytes have landed"):
+            split_object(pa.BufferReader(body), form, len(body), 1, start=4)
 
 
 def test_what_cannot_be_split_is_one_part() -> None:
@@ -127,3 +152,8 @@ def test_parquet_is_split_by_row_groups_and_knows_their_rows(target: int, parts:
 
     assert len(split) == parts
     assert [row["a"] for row in found] == list(range(50))
+    assert split[-1].stop == len(body)
+    for before, part in pairwise(split):
+        later = split_object(pa.BufferReader(body), form, len(body), target, start=before.stop)
+        assert later[0] == part
+    assert split_object(pa.BufferReader(body), form, len(body), 10**9, start=split[0].stop)[0].end == 5

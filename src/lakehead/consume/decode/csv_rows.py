@@ -23,6 +23,7 @@ from lakehead.consume.decode.rows import (
     ObjectRefused,
     ReadReport,
     most_rows,
+    only_part,
 )
 from lakehead.consume.decode.text_columns import texts_to_array
 from lakehead.lake.column_names import MOST_COLUMNS
@@ -55,9 +56,9 @@ def infer(source: pa.NativeFile, form: ObjectFormat) -> pa.Schema:
     return pa.schema([(name, pa.string()) for name in kept] if len(kept) <= MOST_COLUMNS else [])
 
 
-def split(source: pa.NativeFile, size: int, target_bytes: int) -> list[ObjectPart]:  # noqa: ARG001 - as other formats
+def split(source: pa.NativeFile, size: int, target_bytes: int, start: int) -> list[ObjectPart]:  # noqa: ARG001 - as other formats
     """Return one part: whether a newline ends a record depends on all quotes before it."""
-    return [ObjectPart(start=0, end=size)]
+    return only_part(size, start)
 
 
 def count(source: pa.NativeFile, form: ObjectFormat, part: ObjectPart | None) -> int:  # noqa: ARG001 - as other formats

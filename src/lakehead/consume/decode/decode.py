@@ -26,8 +26,8 @@ class Decoder:
     """Takes source, format, columns, report, number of the first row, part."""
 
     infer: Callable[[pa.NativeFile, ObjectFormat], pa.Schema]
-    split: Callable[[pa.NativeFile, int, int], list[ObjectPart]]
-    """Takes source, size and target size."""
+    split: Callable[[pa.NativeFile, int, int, int], list[ObjectPart]]
+    """Takes source, size, target size and the byte to begin at."""
 
     count: Callable[[pa.NativeFile, ObjectFormat, ObjectPart | None], int]
 
@@ -73,12 +73,16 @@ def split_object(
     format: ObjectFormat,  # noqa: A002 - as above
     size: int,
     target_bytes: int,
+    *,
+    start: int = 0,
 ) -> list[ObjectPart]:
     """Return parts of about so many bytes that can be read by themselves; one part if it cannot be split.
 
-    Plain NDJSON is split by bytes and Parquet by row groups. The parts together have each record once, in order.
+    Plain NDJSON is split by bytes and Parquet by row groups. The parts together have each record once, in order. With
+    `start`, the `stop` of a part, they have the records that come after that part, whatever the target size was then.
+    Raises `ObjectRefused`.
     """
-    return DECODERS[format.name].split(source, size, target_bytes)
+    return DECODERS[format.name].split(source, size, target_bytes, start)
 
 
 def count_rows(source: pa.NativeFile, format: ObjectFormat, part: ObjectPart | None = None) -> int:  # noqa: A002 - as above

@@ -26,6 +26,7 @@ from lakehead.consume.decode.rows import (
     ReadReport,
     SchemaMode,
     most_rows,
+    only_part,
 )
 from lakehead.wire.batch import BatchLimits, KeyValueEntry
 from lakehead.wire.compact import decode_batch
@@ -84,9 +85,9 @@ def infer(source: pa.NativeFile, form: ObjectFormat) -> pa.Schema:
     return pa.schema([*([(KEY_OF_JSON, pa.binary())] if keyed else []), *seen.types().items()])
 
 
-def split(source: pa.NativeFile, size: int, target_bytes: int) -> list[ObjectPart]:  # noqa: ARG001 - as other formats
+def split(source: pa.NativeFile, size: int, target_bytes: int, start: int) -> list[ObjectPart]:  # noqa: ARG001 - as other formats
     """Return one part: a batch is compressed and checked as a whole."""
-    return [ObjectPart(start=0, end=size)]
+    return only_part(size, start)
 
 
 def count(source: pa.NativeFile, form: ObjectFormat, part: ObjectPart | None) -> int:  # noqa: ARG001 - as other formats

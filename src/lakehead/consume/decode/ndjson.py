@@ -18,6 +18,7 @@ from lakehead.consume.decode.rows import (
     ReadReport,
     SchemaMode,
     most_rows,
+    only_part,
 )
 
 
@@ -57,12 +58,12 @@ def infer(source: pa.NativeFile, form: ObjectFormat) -> pa.Schema:
     return pa.schema(list(seen.types().items()))
 
 
-def split(source: pa.NativeFile, size: int, target_bytes: int) -> list[ObjectPart]:
-    """Return parts of about so many bytes; what is compressed is one part."""
-    if size <= target_bytes or is_compressed(source):
-        return [ObjectPart(start=0, end=size)]
-    count = -(-size // target_bytes)
-    cuts = [size * number // count for number in range(count + 1)]
+def split(source: pa.NativeFile, size: int, target_bytes: int, start: int) -> list[ObjectPart]:
+    """Return parts of about so many bytes, from byte `start` on; what is compressed is one part."""
+    if is_compressed(source):
+        return only_part(size, start)
+    count = max(1, -(-(size - start) // target_bytes))
+    cuts = [start + (size - start) * number // count for number in range(count + 1)]
     return [ObjectPart(start=start, end=end) for start, end in pairwise(cuts)]
 
 

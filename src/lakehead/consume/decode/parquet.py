@@ -1,9 +1,12 @@
 """Parquet files, column by column."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from lakehead.consume.decode.arrays import leaves, map_leaves
 from lakehead.consume.decode.arrow_columns import column_type, fit_column
@@ -18,6 +21,7 @@ from lakehead.consume.decode.rows import (
     ReadReport,
     SchemaMode,
     most_rows,
+    only_part,
 )
 
 
@@ -60,29 +64,39 @@ def infer(source: pa.NativeFile, form: ObjectFormat) -> pa.Schema:
     return pa.schema([(name, types[name]) for name in schema.names if name in types and name not in OWN_COLUMNS])
 
 
-def split(source: pa.NativeFile, size: int, target_bytes: int) -> list[ObjectPart]:  # noqa: ARG001 - as other formats
-    """Return groups of row groups of about so many bytes, each with the number of its rows."""
+def split(source: pa.NativeFile, size: int, target_bytes: int, start: int) -> list[ObjectPart]:
+    """Return groups of row groups of about so many bytes, from those at byte `start` on, with the number of rows."""
     with _readable():
         metadata = ParquetRows(source).metadata
-    parts: list[ObjectPart] = []
-    start, bytes_before, rows = 0, 0, 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        stored = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
-        if number > start and bytes_before + stored > target_bytes:
-            parts.append(ObjectPart(start=start, end=number, rows=rows))
-            start, bytes_before, rows = number, 0, 0
-        bytes_before += stored
-        rows += group.num_rows
-    return [*parts, ObjectPart(start=start, end=metadata.num_row_groups, rows=rows)]
+    begins = [*(_first_byte(metadata, number) for number in range(metadata.num_row_groups)), size]
+    if any(later <= earlier for earlier, later in pairwise(begins)):
+        return only_part(metadata.num_row_groups, start)  # no writer is known that does not store them in order
+    cuts = [bisect_left(begins, start)]
+    for number in range(cuts[0] + 1, metadata.num_row_groups):
+        if begins[number + 1] - begins[cuts[-1]] > target_bytes:
+            cuts.append(number)
+    return [
+        ObjectPart(start=first, end=last, rows=_rows(metadata, first, last), next_byte=begins[last])
+        for first, last in pairwise([*cuts, metadata.num_row_groups])
+    ]
+
+
+def _first_byte(metadata: pyarrow.parquet.FileMetaData, number: int) -> int:
+    """Return where a row group begins; the first one begins with the file."""
+    group = metadata.row_group(number)
+    columns = [group.column(column) for column in range(group.num_columns)] if number else []
+    return min((each.dictionary_page_offset or each.data_page_offset for each in columns), default=0)
+
+
+def _rows(metadata: pyarrow.parquet.FileMetaData, first: int, last: int) -> int:
+    return sum(metadata.row_group(number).num_rows for number in range(first, last))
 
 
 def count(source: pa.NativeFile, form: ObjectFormat, part: ObjectPart | None) -> int:  # noqa: ARG001 - as other formats
     """Return the number of rows, which the file's footer has."""
     with _readable():
         metadata = ParquetRows(source).metadata
-    groups = range(part.start, part.end) if part is not None else range(metadata.num_row_groups)
-    return sum(metadata.row_group(number).num_rows for number in groups)
+    return metadata.num_rows if part is None else _rows(metadata, part.start, part.end)
 
 
 def _landed(batch: pa.RecordBatch, maker: BatchMaker, first_row: int) -> pa.RecordBatch:

@@ -98,6 +98,24 @@ class ObjectPart:
     rows: int | None = None
     """How many records it has, where that is known without reading it."""
 
+    next_byte: int | None = None
+    """Of row groups: the byte of the object at which the part after it begins, or where the object ends."""
+
+    @property
+    def stop(self) -> int:
+        """The byte from which on the object is split again to get the parts after this one."""
+        return self.end if self.next_byte is None else self.next_byte
+
+
+def only_part(size: int, start: int) -> list[ObjectPart]:
+    """Return the one part of an object that cannot be split. Raises `ObjectRefused` if it is not read from 0 on."""
+    if start:
+        raise ObjectRefused(
+            f"Its first {start:,} bytes have landed, and in this format the rest cannot be read without them. "
+            "Set the format that the table had then."
+        )
+    return [ObjectPart(start=0, end=size)]
+
 
 def most_rows(columns: pa.Schema) -> int:
     """Return how many rows a batch of a table may have, so that its size is bounded."""

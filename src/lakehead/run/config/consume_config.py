@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.consume.decode.rows import FormatName, SchemaMode
+from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.objects import MessageFormat
 from lakehead.consume.s3_tags import tags_problem
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, TextOrSecret, invalid
@@ -169,6 +170,12 @@ class ConsumeConfig(ConfigModel):
     commit_timeout_seconds: Seconds = Field(10.0, description="How long an object waits at most for its landing.")
     max_messages: Count = Field(10_000, description="Objects in one landing, at most.")
     max_bytes: Count = Field(2**30, description="Bytes of one landing, at most, as far as messages tell them.")
+    max_object_bytes: Count = Field(
+        MAX_OBJECT_BYTES,
+        description="Bytes of one object in one landing, at most: plain NDJSON and Parquet of more land in several, so "
+        "that a pipeline that ends goes on where it was. CSV and what is compressed lands at once. It may be changed "
+        "at any time.",
+    )
     max_tries: Annotated[StrictInt, Field(ge=3)] = Field(
         5, description="After so many tries an object that cannot be landed becomes a dead letter."
     )
