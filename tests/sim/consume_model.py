@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakehead.consume.local_state import UnitKey, Work
-from lakehead.consume.ports import Failure, LandingReport, ReadUnit
+from lakehead.consume.ports import Failure, LandingReport, ReadPart, ReadUnit
 from lakehead.consume.queue import Message
 from lakehead.consume.shared_state import Opened
 from lakehead.errors import OutcomeUnknown, Unavailable
-from lakehead.lake.landing import Fence, NewWatermark, Unit, UnitRemainder
+from lakehead.lake.landing import Fence, LandedPart, NewWatermark, Unit, UnitRemainder
 from lakehead.lake.ports import Overtaken, Staged
 from lakehead.lake.protocol import Lander
 from lakehead.retry import Backoff
@@ -28,6 +28,7 @@ from tests.sim.landing_model import (
     ModelTable,
     Row,
     Wire,
+    span_of,
 )
 from tests.support.simulation import Process, Violation, World
 
@@ -231,6 +232,18 @@ class Objects:
     temporary: dict[str, int] = field(default_factory=dict)
     """How often the store does not answer when a unit is read."""
     deadly: set[str] = field(default_factory=set)
+    large: set[str] = field(default_factory=set)
+    """Units that land in parts, of another size each time."""
+    parts_have_tokens: bool = True
+    """Broken on purpose if not: then a part has the token of its unit."""
+
+
+class _Nameless(UnitRemainder):
+    """A part that is recorded as its unit."""
+
+    @property
+    def recorded(self) -> Unit:
+        return self.unit
 
 
 @dataclass
@@ -251,9 +264,19 @@ class _ReadingStager(ModelStager):
                 self.wire.world.note(f"{remainder.unit.id} kills its reader")
                 self.process.crash()
                 await self.wire.world.clock.sleep(NEVER)
-        staged = await super().stage(remainders, token=token, new_watermark=new_watermark, fence=fence)
-        self.read([remainder.unit.id for remainder in staged.landing.remainders])
+        parts = [self._part(remainder) for remainder in remainders]
+        staged = await super().stage(parts, token=token, new_watermark=new_watermark, fence=fence)
+        self.read([remainder.unit.id for remainder in staged.landing.remainders if remainder.part is None])
         return staged
+
+    def _part(self, remainder: UnitRemainder) -> UnitRemainder:
+        """What a landing takes of a unit that is too large for one."""
+        start = remainder.landed.bytes if remainder.landed else 0
+        end = start + self.wire.world.random.choice([1, 2, NEVER])
+        if remainder.unit.id not in self.objects.large or end >= len(span_of(remainder.unit)):
+            return remainder
+        kind = UnitRemainder if self.objects.parts_have_tokens else _Nameless
+        return kind(remainder.unit, landed=remainder.landed, part=LandedPart(start, end, end, "content"))
 
     def _is_readable(self, remainder: UnitRemainder) -> bool:
         unit = remainder.unit.id
@@ -315,10 +338,16 @@ class ModelLandings:
             backoff=Backoff(attempts=8, first_seconds=0.02),
         )
         staged = await lander.land([Unit(unit) for unit in keys])
-        landed = [each.unit.id for each in staged.landing.remainders] if staged else []
+        remainders = staged.landing.remainders if staged else ()
+        published = {each.unit.id for each in remainders}
         return LandingReport(
-            landed={UnitKey(table, unit): ReadUnit(rows=1) for unit in landed},
-            failed={keys[unit]: failure for unit, failure in stager.failed.items() if unit not in landed},
+            landed={UnitKey(table, each.unit.id): ReadUnit(rows=1) for each in remainders if each.part is None},
+            begun={
+                UnitKey(table, each.unit.id): ReadPart(each.recorded.id, ReadUnit(rows=1))
+                for each in remainders
+                if each.part is not None
+            },
+            failed={keys[unit]: failure for unit, failure in stager.failed.items() if unit not in published},
         )
 
 

@@ -3,14 +3,17 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.queue import Message
+from lakehead.consume.receiving import Receiving
 from lakehead.consume.settings import PipelineSettings
-from lakehead.lake.landing import Pointer, Unit
+from lakehead.lake.landing import Pointer, Unit, UnitRemainder
 from lakehead.retry import PollInterval
+from lakehead.state.model import ObjectProgress
 from tests.sim.consume_model import (
     NEVER,
     ModelDeadLetters,
@@ -20,11 +23,11 @@ from tests.sim.consume_model import (
     Objects,
     must_be_settled,
 )
-from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire
+from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire, is_numbered
 from tests.sim.landing_scenarios import PlansOnAnOldLease
 from tests.support.simulation import Process, Scenario, Violation, World
 
-UNITS = ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26", "26-28")
+UNITS = ("0-3", "3-5", "4-7", "6-9", "9-12", "20-22", "22-24", "24-26", "26-28", "28-33")
 """Some overlap in their records, as frames may; the last are files."""
 
 SETTINGS = PipelineSettings(
@@ -65,6 +68,10 @@ class Variant:
     settings: PipelineSettings = SETTINGS
     deadly: bool = True
     faults: float = 0.1
+    large: bool = False
+    """Whether files land in parts."""
+
+    parts_have_tokens: bool = True
 
 
 @dataclass
@@ -121,12 +128,29 @@ def read_message(message: Message, counts: ConsumeCounts) -> Sequence[Work]:
     return [Work(key=UnitKey(TABLE, unit), message=message) for unit in message.body.decode().split()]
 
 
+@dataclass
+class ForgetsHowFar(ModelProgress):
+    """Broken on purpose: how far a unit is was read when it was first planned, and not by each plan."""
+
+    known: dict[Unit, ObjectProgress | None] = field(default_factory=dict)
+
+    def own_records(self, units: Sequence[Unit]) -> list[UnitRemainder]:
+        remainders = super().own_records(units)
+        return [replace(each, landed=self.known.setdefault(each.unit, each.landed)) for each in remainders]
+
+
+class _EarlyReceiving(Receiving):
+    async def _open(self, table: str, works: Sequence[Work]) -> None:
+        await super()._open(table, works)
+        await self.pipeline.queue.acknowledge([work.message for work in works])
+
+
 class _AcknowledgesEarly(QueueCoordinator):
     """Broken on purpose: a message is acknowledged when its units are ours, before they have landed."""
 
-    async def _open(self, table: str, works: Sequence[Work]) -> None:
-        await super()._open(table, works)
-        await self._queue.acknowledge([work.message for work in works])
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._receiving = _EarlyReceiving(pipeline=self._pipeline, reader=read_message)
 
 
 Trouble = Callable[[Pipelines], Awaitable[object]]
@@ -214,6 +238,9 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
             objects.temporary.update({unit: choose([0, 0, 0, 6]) for unit in UNITS})
             if variant.deadly and world.random.random() < 0.15:
                 objects.deadly.add(choose(UNITS))
+        if variant.large:
+            objects.large.update(unit for unit in UNITS if not is_numbered(Unit(unit)))
+            objects.parts_have_tokens = variant.parts_have_tokens
         for number, unit in enumerate(UNITS):
             queue.send(f"message {number}", unit)
         for _ in range(3):
@@ -270,6 +297,7 @@ CONSUME_SOUND: dict[str, Scenario] = {
     "consume": consuming(Variant(), *TROUBLES),
     "consume_readable": consuming(Variant(), *TROUBLES, unreadable=False),
     "consume_replayed": consuming(Variant(settings=FEW_TRIES), *TROUBLES, replay, replay, replayed=True),
+    "consume_large_objects": consuming(Variant(large=True), *TROUBLES, lost_state),
     "consume_with_lost_state": consuming(Variant(), *TROUBLES, lost_state, lost_state),
 }
 SHORT_WINDOW = replace(SETTINGS, deduplication_window=timedelta(seconds=10), cleanup_interval=timedelta(seconds=1))
@@ -279,6 +307,10 @@ CONSUME_BROKEN: dict[str, Scenario] = {
     "consume_acknowledge_before_landing": consuming(Variant(acknowledges_early=True), *TROUBLES),
     "consume_plan_without_owning": consuming(WITHOUT_OWNING, *TROUBLES, pause, pause, unreadable=False),
     "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead), *TROUBLES),
+    "consume_parts_from_memory": consuming(Variant(large=True, progress=ForgetsHowFar), *TROUBLES),
+    "consume_part_with_the_token_of_its_unit": consuming(
+        Variant(large=True, parts_have_tokens=False), *TROUBLES, pause, unreadable=False
+    ),
     "consume_prune_by_age_alone": consuming(Variant(prune_by="any", settings=SHORT_WINDOW), *TROUBLES),
     "consume_window_from_creation": consuming(Variant(prune_by="opened", settings=SHORT_WINDOW), *TROUBLES),
 }

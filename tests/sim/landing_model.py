@@ -27,7 +27,7 @@ from lakehead.lake.landing import (
     remainders_of,
 )
 from lakehead.lake.ports import HistoryBroken, Moved, Staged
-from lakehead.state.model import Watermark
+from lakehead.state.model import ObjectProgress, Watermark
 from tests.support.simulation import Violation, World
 
 TABLE = "table"
@@ -146,6 +146,8 @@ class Row:
     opened_at: float = 0.0
     tries: int = 0
     given_up: bool = False
+    part: ObjectProgress | None = None
+    """How far it has landed, if it lands in parts."""
 
 
 @dataclass
@@ -160,7 +162,11 @@ class Database:
     def remember(self, snapshot: Snapshot) -> None:
         """Record a landing."""
         for remainder in snapshot.landing.remainders if snapshot.landing else ():
-            self.rows.setdefault(remainder.unit, Row()).landed = snapshot.id
+            row = self.rows.setdefault(remainder.unit, Row())
+            if (part := remainder.part) is not None:
+                row.part, row.tries = ObjectProgress(part.end, part.rows, part.etag), 0
+                continue
+            row.landed = snapshot.id
             if is_numbered(remainder.unit):
                 self.ranges.update(_own(remainder))
 
@@ -186,7 +192,11 @@ def _records(landing: Landing) -> list[int]:
 
 def _own(remainder: UnitRemainder) -> list[int]:
     """The records that a landing holds of a unit."""
-    spans = [_whole(remainder.unit)] if remainder.spans is None else remainder.spans
+    start, end = _whole(remainder.unit)
+    if (part := remainder.part) is not None:
+        return list(range(start + part.start, start + part.end))
+    rest = start + (remainder.landed.bytes if remainder.landed else 0)
+    spans = [(rest, end)] if remainder.spans is None else remainder.spans
     return [record for start, end in spans for record in range(start, end)]
 
 
@@ -336,7 +346,8 @@ class ModelProgress:
     def own_records(self, units: Sequence[Unit]) -> list[UnitRemainder]:
         """Give each unit the records that no landing has, nor a unit before it in this one."""
         numbered = [replace(unit, numbers=Numbers("", *_whole(unit))) if is_numbered(unit) else unit for unit in units]
-        return list(remainders_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]}))
+        remainders = remainders_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]})
+        return [replace(each, landed=self.now.rows[each.unit].part) for each in remainders]
 
     async def acknowledge(self, units: Sequence[Unit], queue: set[Unit]) -> None:
         """Take from the queue what has landed."""

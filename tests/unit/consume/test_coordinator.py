@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from lakehead.consume.coordinator import groups_of
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.queue import Message
+from lakehead.consume.table_landings import groups_of
 from lakehead.errors import OutcomeUnknown, Unavailable
 from tests.support.simulation import World
 from tests.unit.consume.pipelines import SETTINGS, Pipelines, Shard, pipelines_test
@@ -424,7 +424,8 @@ def test_memory_stays_flat_over_a_hundred_thousand_messages() -> None:
         assert tested.queued == 0
         local, visibility = pipeline.coordinator._local, pipeline.coordinator._visibility
         assert (local.messages, local.units, local.settled(), visibility.messages) == (0, {}, [], [])
-        assert pipeline.coordinator._read == pipeline.coordinator._orphaned == []
+        keeping = pipeline.coordinator._keeping
+        assert keeping.read == keeping.orphaned == []
         await pipeline.stop()
 
     world = World(0)

@@ -70,7 +70,7 @@ class _Asked:
 async def test_a_pipeline_asks_for_replays_of_its_tables_again_and_again(tested: Pipelines) -> None:
     asked = _Asked()
     pipeline = tested.pipeline()
-    pipeline.coordinator._replays = asked  # type: ignore[assignment]  # it wants a list, and gets one
+    pipeline.coordinator._keeping.replays = asked  # type: ignore[assignment]  # it wants a list, and gets one
     tested.send("a", "other/b")
     pipeline.start()
     await tested.sleep(10 * LEASE / 4 + 1)
