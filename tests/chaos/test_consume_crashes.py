@@ -1,6 +1,7 @@
 """A consumer that is killed at each step: nothing is lost or lands twice, or is acknowledged before it has landed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,27 @@ def test_a_consumer_killed_at_any_step_is_followed_by_one_that_loses_and_doubles
     server.send(queue, *sent)
     finish(consumer, server, queue, jvm)
     assert faults(consumer, sent, [], rows=ROWS) == []
+
+
+def test_a_consumer_killed_between_the_parts_of_an_object_is_followed_by_one_that_goes_on(
+    consumer: Consumer, server: SqsServer, queue: str, jvm: Borrowed, tmp_path: Path
+) -> None:
+    many = 40 * ROWS
+    uri = stored(tmp_path / "in", "large.json", lines(many))
+    consumer = replace(consumer, settings={**consumer.settings, "max_object_bytes": len(lines(many)) // 8})
+    server.send(queue, uri)
+    before = 0
+    for moment in (f"after publish {TABLE}", "after settle", "after stage", f"after publish {TABLE}"):
+        with consuming(consumer, jvm, die_at=moment) as doomed:
+            doomed.dead()
+        assert sum(server.left(queue)) == 1, f"{moment}: acknowledged before all of it has landed"
+        there = len(consumer.counts())
+        assert there < many
+        assert there > before or not moment.startswith("after publish")  # what was published before is settled first
+        before = there
+
+    finish(consumer, server, queue, jvm)
+    assert faults(consumer, [uri], [], rows=many) == []
 
 
 def test_a_consumer_killed_while_it_gives_an_object_up_is_followed_by_one_that_does(

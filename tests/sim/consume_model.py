@@ -4,7 +4,7 @@ The coordinator and the landing protocol are the real ones. The table is the mod
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakehead.consume.local_state import UnitKey, Work
@@ -234,16 +234,6 @@ class Objects:
     deadly: set[str] = field(default_factory=set)
     large: set[str] = field(default_factory=set)
     """Units that land in parts, of another size each time."""
-    parts_have_tokens: bool = True
-    """Broken on purpose if not: then a part has the token of its unit."""
-
-
-class _Nameless(UnitRemainder):
-    """A part that is recorded as its unit."""
-
-    @property
-    def recorded(self) -> Unit:
-        return self.unit
 
 
 @dataclass
@@ -275,8 +265,7 @@ class _ReadingStager(ModelStager):
         end = start + self.wire.world.random.choice([1, 2, NEVER])
         if remainder.unit.id not in self.objects.large or end >= len(span_of(remainder.unit)):
             return remainder
-        kind = UnitRemainder if self.objects.parts_have_tokens else _Nameless
-        return kind(remainder.unit, landed=remainder.landed, part=LandedPart(start, end, end, "content"))
+        return replace(remainder, part=LandedPart(start, end, end, "content"))
 
     def _is_readable(self, remainder: UnitRemainder) -> bool:
         unit = remainder.unit.id

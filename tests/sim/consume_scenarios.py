@@ -71,8 +71,6 @@ class Variant:
     large: bool = False
     """Whether files land in parts."""
 
-    parts_have_tokens: bool = True
-
 
 @dataclass
 class Pipelines:
@@ -240,7 +238,6 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
                 objects.deadly.add(choose(UNITS))
         if variant.large:
             objects.large.update(unit for unit in UNITS if not is_numbered(Unit(unit)))
-            objects.parts_have_tokens = variant.parts_have_tokens
         for number, unit in enumerate(UNITS):
             queue.send(f"message {number}", unit)
         for _ in range(3):
@@ -308,9 +305,6 @@ CONSUME_BROKEN: dict[str, Scenario] = {
     "consume_plan_without_owning": consuming(WITHOUT_OWNING, *TROUBLES, pause, pause, unreadable=False),
     "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead), *TROUBLES),
     "consume_parts_from_memory": consuming(Variant(large=True, progress=ForgetsHowFar), *TROUBLES),
-    "consume_part_with_the_token_of_its_unit": consuming(
-        Variant(large=True, parts_have_tokens=False), *TROUBLES, pause, unreadable=False
-    ),
     "consume_prune_by_age_alone": consuming(Variant(prune_by="any", settings=SHORT_WINDOW), *TROUBLES),
     "consume_window_from_creation": consuming(Variant(prune_by="opened", settings=SHORT_WINDOW), *TROUBLES),
 }

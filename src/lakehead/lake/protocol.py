@@ -90,7 +90,7 @@ class Lander(Generic[Rows]):
         expected: Watermark | AnyWatermark | None = ANY_WATERMARK,
     ) -> Staged[Rows] | None:
         """Land the units that have not landed. On return, every unit that we hold the lease of is in the table, except
-        those that the stager has left out.
+        those that the stager has left out, or of which it has staged only a part.
 
         `new_watermark` is the table's watermark after these units. `expected` is the watermark it must have before
         them; if it has another one, nothing is published and `Overtaken` is raised.

@@ -111,7 +111,7 @@ class StateProgress:
             landed |= planned.ranges
             begun |= {Unit(name, generation): reached for name, reached in planned.begun.items()}
         remainders = remainders_of((unit for unit in units if unit in taken), landed)
-        return [replace(each, landed=begun.get(each.unit)) for each in remainders]
+        return [replace(each, landed=begun.get(each.unit)) for each in remainders] if begun else remainders
 
 
 def state_landings(snapshot: Snapshot) -> list[StoredLanding]:
