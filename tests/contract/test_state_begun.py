@@ -28,7 +28,7 @@ def planned(state: State, table: str, at: int, owner: str = "us") -> Planned:
 
 def test_a_unit_that_is_begun_stays_its_owners_and_is_planned_from_where_it_is(state: State, table: str) -> None:
     hold(state, table, OBJECT)
-    state.shards.count_try(table, [OBJECT], owner="us")
+    state.shards.set_tries(table, {OBJECT: 1}, owner="us")
 
     assert state.landings.settle(table, None, FIRST, [begun(FIRST)])
 
