@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+import msgspec
+
 from lakehead.buffer.layout import ManifestKeys, is_batch_key, object_key, quarantine_folder, quarantine_name
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object, Version
@@ -108,12 +110,12 @@ class WatchedStore(MemoryStore):
 
     def _check(self, key: str, body: bytes) -> None:
         if (pair := self._producers.get(key)) is not None:
-            now: Json = json.loads(body)
+            now: Json = msgspec.json.decode(body)
             for location in pair.new_locations(now):
                 self._append(location, pair)
             pair.producer = now
         elif (pair := self._consumers.get(key)) is not None:
-            now = json.loads(body)
+            now = msgspec.json.decode(body)
             before = pair.consumer
             for location in pair.newly_done(now):
                 self._check_processed(location, pair)

@@ -70,7 +70,7 @@ class ModelQueue:
             chosen = [name for name in ready if self.world.random.random() < 0.7][:most]
             if chosen or now >= until:
                 break
-            await self.world.clock.sleep(min(0.5, until - now))
+            await self.world.clock.sleep(self._next_look(now, until) - now)
         messages = []
         for name in chosen:
             self.receipts += 1
@@ -79,6 +79,10 @@ class ModelQueue:
             messages.append(Message(id=name, body=each.body.encode(), receipt=self.receipts))
         await self._delay()  # an answer that is lost: the messages come again when their visibility ends
         return messages
+
+    def _next_look(self, now: float, until: float) -> float:
+        """When a message is visible next, or may be drawn at last; `until` if there is none before."""
+        return min([until, *(max(each.visible_at, now + 0.5) for each in self.stored.values())])
 
     async def extend(self, messages: Sequence[Message], visibility: timedelta) -> Sequence[Message]:
         await self._delay()

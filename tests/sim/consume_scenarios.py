@@ -36,7 +36,7 @@ SETTINGS = PipelineSettings(
     max_messages=6,
     max_held=12,
     visibility=timedelta(seconds=8),
-    poll_wait=timedelta(seconds=1),
+    poll_wait=timedelta(seconds=2),
     max_tries=12,
     retry_delay=timedelta(seconds=0.2),
     longest_retry_delay=timedelta(seconds=2),
@@ -66,7 +66,8 @@ class Variant:
     checks: bool = True
     progress: type[ModelProgress] = ModelProgress
     settings: PipelineSettings = SETTINGS
-    deadly: bool = True
+    deadly: float = 0.08
+    """How many of the worlds have a unit that kills its reader. Such a world takes longer than ten others."""
     faults: float = 0.1
     large: bool = False
     """Whether files land in parts."""
@@ -231,11 +232,7 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
         queue = ModelQueue(world, lambda units: must_be_settled(lake, dead, units), variant.faults)
         pipelines = Pipelines(world, variant, lake, wire, queue, objects, dead)
         if unreadable:
-            choose = world.random.choice
-            objects.fails.update({unit: choose([0, 0, 0, 1, 3, NEVER]) for unit in UNITS})
-            objects.temporary.update({unit: choose([0, 0, 0, 6]) for unit in UNITS})
-            if variant.deadly and world.random.random() < 0.15:
-                objects.deadly.add(choose(UNITS))
+            spoil(world, objects, variant)
         if variant.large:
             objects.large.update(unit for unit in UNITS if not is_numbered(Unit(unit)))
         for number, unit in enumerate(UNITS):
@@ -252,6 +249,22 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
         await drain(pipelines)
 
     return scenario
+
+
+def spoil(world: World, objects: Objects, variant: Variant) -> None:
+    """Make some units fail at first, and in some worlds one never to be read, or one that kills its reader.
+
+    One is enough: until it is a dead letter nothing else happens, and that takes longer than all the rest. With few
+    tries it is short, so there every unit may be such a one.
+    """
+    random, choose = world.random, world.random.choice
+    is_short = variant.settings.max_tries < SETTINGS.max_tries
+    objects.fails.update({unit: choose([0, 0, 0, 1, 3, NEVER if is_short else 0]) for unit in UNITS})
+    objects.temporary.update({unit: choose([0, 0, 0, 0, 0, 0, 0, 6]) for unit in UNITS})
+    if random.random() < 0.25:
+        objects.fails[choose(UNITS)] = NEVER
+    if random.random() < variant.deadly:
+        objects.deadly.add(choose(UNITS))
 
 
 async def until_empty(pipelines: Pipelines) -> None:
@@ -303,7 +316,7 @@ WITHOUT_OWNING = Variant(progress=PlansOnAnOldLease, checks=False, settings=SHOR
 CONSUME_BROKEN: dict[str, Scenario] = {
     "consume_acknowledge_before_landing": consuming(Variant(acknowledges_early=True), *TROUBLES),
     "consume_plan_without_owning": consuming(WITHOUT_OWNING, *TROUBLES, pause, pause, unreadable=False),
-    "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead), *TROUBLES),
+    "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead, deadly=0.5), *TROUBLES),
     "consume_parts_from_memory": consuming(Variant(large=True, progress=ForgetsHowFar), *TROUBLES),
     "consume_prune_by_age_alone": consuming(Variant(prune_by="any", settings=SHORT_WINDOW), *TROUBLES),
     "consume_window_from_creation": consuming(Variant(prune_by="opened", settings=SHORT_WINDOW), *TROUBLES),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from math import inf
 
@@ -177,7 +178,13 @@ class Database:
 
 def span_of(unit: Unit) -> range:
     """The records of a unit, which its id names: `3-7` holds 3 to 6."""
-    start, end = unit.id.split("-")
+    return span_of_id(unit.id)
+
+
+@cache
+def span_of_id(unit: str) -> range:
+    """The records of a unit, by its id."""
+    start, end = unit.split("-")
     return range(int(start), int(end))
 
 
@@ -202,6 +209,17 @@ def _own(remainder: UnitRemainder) -> list[int]:
 
 def _whole(unit: Unit) -> tuple[int, int]:
     return span_of(unit).start, span_of(unit).stop
+
+
+def _spans(records: Iterable[int]) -> list[tuple[int, int]]:
+    """The records as few spans, each from its first to before its last."""
+    spans: list[tuple[int, int]] = []
+    for record in sorted(records):
+        if spans and spans[-1][1] == record:
+            spans[-1] = spans[-1][0], record + 1
+        else:
+            spans.append((record, record + 1))
+    return spans
 
 
 def _units(landing: Landing | None) -> str:
@@ -346,7 +364,7 @@ class ModelProgress:
     def own_records(self, units: Sequence[Unit]) -> list[UnitRemainder]:
         """Give each unit the records that no landing has, nor a unit before it in this one."""
         numbered = [replace(unit, numbers=Numbers("", *_whole(unit))) if is_numbered(unit) else unit for unit in units]
-        remainders = remainders_of(numbered, {"": [(record, record + 1) for record in self.now.ranges]})
+        remainders = remainders_of(numbered, {"": _spans(self.now.ranges)} if self.now.ranges else {})
         return [replace(each, landed=self.now.rows[each.unit].part) for each in remainders]
 
     async def acknowledge(self, units: Sequence[Unit], queue: set[Unit]) -> None:

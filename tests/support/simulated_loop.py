@@ -38,6 +38,8 @@ class Owner(Protocol):
     """The simulated process that a callback belongs to."""
 
     number: int
+    is_running: bool
+    """Whether its callbacks run: it is neither dead nor paused. Asked before every step."""
 
     def withholds(self, handle: "Handle") -> bool:
         """Return whether the callback must not run now: its process is dead, or paused and keeps it for later."""
@@ -76,7 +78,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._random = random
         self._now = 0.0
         self._ready: list[Handle] = []
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._timers: list[tuple[float, int, Handle | asyncio.Future[None]]] = []
         self._timer_numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
         self._owners: list[Owner | None] = []
@@ -136,7 +138,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             callback, args, context, _when = handle
             owner = context.get(OWNER)
             if owner is not None:
-                if owner.withholds(handle):
+                if not owner.is_running and owner.withholds(handle):
                     continue
                 chosen += owner.number << 32
             trace.append(chosen)
@@ -150,12 +152,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         while not self._ready:
             if not timers:
                 raise Deadlock(f"nothing is ready and no timer is set, at {self._now:.3f} s:\n{self._waiting()}")
-            self._now, _, handle = heappop(timers)
-            if handle:
-                self._ready.append(handle)
-        while timers and timers[0][0] <= self._now:
-            self._ready.append(heappop(timers)[2])
+            self._now = timers[0][0]
+            while timers and timers[0][0] <= self._now:
+                self._expire(heappop(timers)[2])
         self._trace.append(int(self._now * 1e6))
+
+    def _expire(self, timer: "Handle | asyncio.Future[None]") -> None:
+        """Make a callback ready whose time has come, or the task that sleeps until now."""
+        if isinstance(timer, Handle):
+            if timer:
+                self._ready.append(timer)
+        elif not timer.done():
+            timer.set_result(None)
 
     def _waiting(self) -> str:
         lines = []
@@ -202,6 +210,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         heappush(self._timers, (when, next(self._timer_numbers), handle))
         return handle
 
+    def sleep(self, seconds: float) -> "asyncio.Future[None]":
+        """A future that is done after so many seconds.
+
+        Being woken is no step of its own: the task that waits for it is ready at once, and is drawn among the others.
+        """
+        sleeper: asyncio.Future[None] = asyncio.Future(loop=self)
+        heappush(self._timers, (self._now + seconds, next(self._timer_numbers), sleeper))
+        return sleeper
+
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
 
@@ -214,8 +231,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Called by garbage collection, which is not part of a simulation; see `_raise_unretrieved`."""
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool
+    """False, told by a built-in function: every future that is made asks."""
 
     def is_running(self) -> bool:
         return True

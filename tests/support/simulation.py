@@ -47,14 +47,7 @@ class SimulatedClock:
         return self._loop.time()
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
-        self._loop.call_at(self._loop.time() + seconds, _wake, woken)
-        return woken
-
-
-def _wake(sleeper: "asyncio.Future[None]") -> None:
-    if not sleeper.done():
-        sleeper.set_result(None)
+        return self._loop.sleep(seconds)
 
 
 class Process:
@@ -64,6 +57,7 @@ class Process:
         self.name = name
         self.number = number
         self.alive = True
+        self.is_running = True
         self._world = world
         self._kept: list[Handle] | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -80,14 +74,14 @@ class Process:
     def crash(self) -> None:
         """Stop at once. Requests that were already sent to a store are still carried out."""
         self._world.note(f"{self.name} crashes")
-        self.alive = False
+        self.alive = self.is_running = False
         self._world.changed()
 
     def pause(self, seconds: float) -> None:
         """Run nothing for some time, as under a long garbage collection, and then go on."""
         if self._kept is None:
             self._world.note(f"{self.name} pauses for {seconds:.3f} s")
-            self._kept = []
+            self._kept, self.is_running = [], False
             self._world.loop.call_later(seconds, self._resume, context=self._world.context)
 
     @property
@@ -106,6 +100,7 @@ class Process:
     def _resume(self) -> None:
         kept, self._kept = self._kept or [], None
         if self.alive:
+            self.is_running = True
             self._world.note(f"{self.name} goes on")
             self._world.loop.make_ready(kept)
 
