@@ -192,22 +192,22 @@ def test_a_file_that_is_not_acknowledged_comes_again() -> None:
 
 
 def test_more_files_than_a_window_or_the_memory_holds_come_again_once_in_a_rescan() -> None:
-    setup = Setup(page_size=7, window=20, remembered=30, rescan=timedelta(hours=1))
+    setup = Setup(page_size=7, window=20, remembered=30, rescan=timedelta(minutes=10))
 
     async def test() -> None:
         names = [f"f{number:03d}" for number in range(100)]
         for name in names:
             await setup.store.put(name, b"1")
         await setup.clock.sleep(60)
-        assert await setup.received(600) == names
+        assert await setup.received(100) == names
         assert setup.queue._acknowledged.has_forgotten
         assert len(setup.queue._acknowledged) == 30
         await setup.store.put("new", b"1")
-        assert await setup.received(2_800) == ["new"]
-        again = await setup.received(600)
+        assert await setup.received(430) == ["new"]
+        again = await setup.received(120)
         assert len(again) == len(set(again)), "at most once"
         assert 70 <= len(again) <= 101
-        assert await setup.received(2_400) == []
+        assert await setup.received(400) == []
 
     setup.run(test())
 
