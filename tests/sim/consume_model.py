@@ -146,6 +146,8 @@ class ModelShared:
         ours, done, busy = {}, set(), set()
         for unit in units:
             row = self.rows.setdefault(Unit(unit), Row(opened_at=self.time))
+            if row.given_up and row.replayed and row.landed is None:
+                row.given_up, row.replayed, row.acknowledged, row.tries = False, False, False, 0
             if row.landed is not None or row.given_up:
                 done.add(unit)
                 row.acknowledged_at = self.time
@@ -205,7 +207,7 @@ class ModelShared:
         row = self.row(unit)
         if row is None or (row.owner != self.owner and not row.given_up) or row.landed is not None:
             return False
-        row.given_up, row.owner = True, None
+        row.given_up, row.owner, row.replayed = True, None, False
         await self.wire.delay()
         return True
 

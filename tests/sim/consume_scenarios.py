@@ -8,9 +8,11 @@ from typing import Any
 from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import UnitKey, Work
+from lakehead.consume.ports import DeadLetterBox, UnitLander
 from lakehead.consume.queue import Message
 from lakehead.consume.receiving import Receiving
 from lakehead.consume.settings import PipelineSettings
+from lakehead.consume.shared_state import SharedState
 from lakehead.lake.landing import Pointer, Unit, UnitRemainder
 from lakehead.retry import PollInterval
 from lakehead.state.model import ObjectProgress
@@ -23,7 +25,7 @@ from tests.sim.consume_model import (
     Objects,
     must_be_settled,
 )
-from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire, is_numbered
+from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire, is_numbered, span_of_id
 from tests.sim.landing_scenarios import PlansOnAnOldLease
 from tests.support.simulation import Process, Scenario, Violation, World
 
@@ -71,6 +73,8 @@ class Variant:
     faults: float = 0.1
     large: bool = False
     """Whether files land in parts."""
+    forgets_dropped: bool = False
+    """Whether nothing is kept of a dead letter that was dropped."""
 
 
 @dataclass
@@ -88,26 +92,43 @@ class Pipelines:
     running: list[tuple[Process, QueueCoordinator]] = field(default_factory=list)
     started: int = 0
 
+    @property
+    def lease(self) -> float:
+        return self.variant.settings.lease.total_seconds()
+
+    def progress(self, name: str) -> ModelProgress:
+        return self.variant.progress(self.database, self.wire, name, self.lease)
+
+    def parts(self, name: str, process: Process) -> tuple[SharedState, UnitLander, DeadLetterBox]:
+        """What a pipeline of that name works with, besides the queue."""
+        variant = self.variant
+        window = variant.settings.deduplication_window.total_seconds()
+        shared = variant.shared(self.database, self.wire, name, self.lease, window, variant.prune_by)
+        progress = self.progress(name)
+        landings = ModelLandings(self.lake, self.wire, progress, self.objects, process, variant.checks)
+        return shared, landings, ModelDeadLetters(self.wire, self.dead, shared)
+
+    def read_message(self, message: Message, counts: ConsumeCounts) -> Sequence[Work]:
+        """The body of a message names its units."""
+        del counts
+        return [Work(key=UnitKey(TABLE, unit), message=message) for unit in message.body.decode().split()]
+
     def start(self) -> None:
         """Start a pipeline: a new process with a new token."""
         self.started += 1
         name, variant = f"pipeline {self.started}", self.variant
         process = self.world.process(name)
-        lease = variant.settings.lease.total_seconds()
-        progress = variant.progress(self.database, self.wire, name, lease)
         kind = _AcknowledgesEarly if variant.acknowledges_early else QueueCoordinator
-
-        window = variant.settings.deduplication_window.total_seconds()
-        shared = variant.shared(self.database, self.wire, name, lease, window, variant.prune_by)
+        shared, landings, dead_letters = self.parts(name, process)
 
         async def run() -> None:
             coordinator = kind(
                 variant.settings,
                 self.queue,
-                read_message,
+                self.read_message,
                 shared=shared,
-                landings=ModelLandings(self.lake, self.wire, progress, self.objects, process, variant.checks),
-                dead_letters=ModelDeadLetters(self.wire, self.dead, shared),
+                landings=landings,
+                dead_letters=dead_letters,
                 clock=self.world.clock,
                 random=self.world.random,
             )
@@ -119,12 +140,6 @@ class Pipelines:
     @property
     def alive(self) -> list[tuple[Process, QueueCoordinator]]:
         return [(process, coordinator) for process, coordinator in self.running if not process.done]
-
-
-def read_message(message: Message, counts: ConsumeCounts) -> Sequence[Work]:
-    """The body of a message names its units."""
-    del counts
-    return [Work(key=UnitKey(TABLE, unit), message=message) for unit in message.body.decode().split()]
 
 
 @dataclass
@@ -149,7 +164,7 @@ class _AcknowledgesEarly(QueueCoordinator):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._receiving = _EarlyReceiving(pipeline=self._pipeline, reader=read_message)
+        self._receiving = _EarlyReceiving(pipeline=self._pipeline, reader=self._receiving.reader)
 
 
 Trouble = Callable[[Pipelines], Awaitable[object]]
@@ -203,16 +218,18 @@ async def lost_state(pipelines: Pipelines) -> None:
     pipelines.database[0] = fresh
 
 
-async def replay(pipelines: Pipelines, chance: float = 0.5) -> int:
+async def replay(pipelines: Pipelines, chance: float = 0.5, prefix: str = "") -> int:
     """An operator has mended what dead letters are of, and replays some. Returns how many."""
     replayed = 0
     for unit in sorted(pipelines.dead):
         row = pipelines.database[0].rows.get(Unit(unit))
-        if row is not None and row.given_up and pipelines.world.random.random() < chance:
+        if row is None or not row.given_up or row.dropped or row.landed is not None:
+            continue
+        if pipelines.world.random.random() < chance:
             pipelines.objects.fails[unit] = 0
             pipelines.objects.deadly.discard(unit)
-            row.given_up, row.tries, row.owner = False, 0, None
-            pipelines.queue.send(f"replay {pipelines.world.ids.uuid()}", unit)
+            row.replayed = True
+            pipelines.queue.send(f"replay {pipelines.world.ids.uuid()}", f"{prefix}{unit}")
             replayed += 1
     return replayed
 
@@ -232,7 +249,7 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
         queue = ModelQueue(world, lambda units: must_be_settled(lake, dead, units), variant.faults)
         pipelines = Pipelines(world, variant, lake, wire, queue, objects, dead)
         if unreadable:
-            spoil(world, objects, variant)
+            spoil(world, objects, variant, UNITS)
         if variant.large:
             objects.large.update(unit for unit in UNITS if not is_numbered(Unit(unit)))
         for number, unit in enumerate(UNITS):
@@ -251,7 +268,7 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
     return scenario
 
 
-def spoil(world: World, objects: Objects, variant: Variant) -> None:
+def spoil(world: World, objects: Objects, variant: Variant, units: Sequence[str]) -> None:
     """Make some units fail at first, and in some worlds one never to be read, or one that kills its reader.
 
     One is enough: until it is a dead letter nothing else happens, and that takes longer than all the rest. With few
@@ -259,12 +276,12 @@ def spoil(world: World, objects: Objects, variant: Variant) -> None:
     """
     random, choose = world.random, world.random.choice
     is_short = variant.settings.max_tries < SETTINGS.max_tries
-    objects.fails.update({unit: choose([0, 0, 0, 1, 3, NEVER if is_short else 0]) for unit in UNITS})
-    objects.temporary.update({unit: choose([0, 0, 0, 0, 0, 0, 0, 6]) for unit in UNITS})
+    objects.fails.update({unit: choose([0, 0, 0, 1, 3, NEVER if is_short else 0]) for unit in units})
+    objects.temporary.update({unit: choose([0, 0, 0, 0, 0, 0, 0, 6]) for unit in units})
     if random.random() < 0.25:
-        objects.fails[choose(UNITS)] = NEVER
+        objects.fails[choose(units)] = NEVER
     if random.random() < variant.deadly:
-        objects.deadly.add(choose(UNITS))
+        objects.deadly.add(choose(units))
 
 
 async def until_empty(pipelines: Pipelines) -> None:
@@ -284,22 +301,25 @@ async def until_empty(pipelines: Pipelines) -> None:
 
 async def drain(pipelines: Pipelines) -> None:
     """Everything is landed or a dead letter, in bounded time."""
-    world = pipelines.world
     await until_empty(pipelines)
+    await stop_all(pipelines)
+    objects = pipelines.objects
+    must_have_landed(pipelines, [unit for unit in UNITS if not objects.fails.get(unit) and unit not in objects.deadly])
+
+
+async def stop_all(pipelines: Pipelines) -> None:
+    """Stop all pipelines, in bounded time."""
     for _, coordinator in pipelines.alive:
         coordinator.stop()
-    await world.until(*(process for process, _ in pipelines.alive), at_most=120)
+    await pipelines.world.until(*(process for process, _ in pipelines.alive), at_most=120)
+
+
+def must_have_landed(pipelines: Pipelines, units: Sequence[str]) -> None:
+    """Raise unless every record of the units is in the table, once."""
     pipelines.lake.check()
-    hopeless = {unit for unit in UNITS if pipelines.objects.fails.get(unit, 0) > 0 or unit in pipelines.objects.deadly}
-    there = pipelines.lake.records()
-    missing = {record for unit in UNITS if unit not in hopeless for record in span_of_text(unit)} - there.keys()
+    missing = {record for unit in units for record in span_of_id(unit)} - pipelines.lake.records().keys()
     if missing:
         raise Violation(f"records {sorted(missing)} are not in the table; dead letters: {sorted(pipelines.dead)}")
-
-
-def span_of_text(unit: str) -> range:
-    start, end = unit.split("-")
-    return range(int(start), int(end))
 
 
 FEW_TRIES = replace(SETTINGS, max_tries=3)

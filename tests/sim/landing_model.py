@@ -149,6 +149,9 @@ class Row:
     given_up: bool = False
     part: ObjectProgress | None = None
     """How far it has landed, if it lands in parts."""
+    replayed: bool = False
+    dropped: bool = False
+    """Its dead letter is to be tried again, or never."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ from tests.sim.buffer_prefix import PREFIX_SOUND
 from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
 from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
+from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
 from tests.sim.queue_scenarios import QUEUES_SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN, STORAGE_SOUND
@@ -18,6 +19,7 @@ SOUND: dict[str, Scenario] = {
     **STORAGE_SOUND,
     **LANDING_SOUND,
     **CONSUME_SOUND,
+    **TABLES_SOUND,
     **BUFFER_SOUND,
     **PIPELINES,
     **PARTITIONS_SOUND,
@@ -30,6 +32,7 @@ BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
     **LANDING_BROKEN,
     **CONSUME_BROKEN,
+    **TABLES_BROKEN,
     **BUFFER_BROKEN,
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,
