@@ -18,7 +18,7 @@ from lakehead.source.dialects import read_part
 from lakehead.source.port import Query, ReadPart, Source
 from lakehead.telemetry.emitter import EventEnvelope
 from lakehead.telemetry.events import PhaseMarked, TableDone, TableSkipped, TableStep
-from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
+from tests.integration.pipeline_support import MARKS, ONE_SERVER, PLUGINS, Scene
 from tests.pipeline import DAY, Ran
 
 pytest_plugins = PLUGINS
@@ -168,6 +168,7 @@ def test_a_reload_that_ended_between_raw_and_final_is_finished_without_the_sourc
     assert seen(scene.spark, name) == [(1, "Oslo")]
 
 
+@ONE_SERVER
 def test_without_finalizing_raw_alone_decides_and_finalizing_can_be_turned_on_later(scene: Scene) -> None:
     name = cities(scene, (1, "Rome"))
     ran = scene.run(full(name), finalize_full_refresh=False)
@@ -197,6 +198,7 @@ def test_a_reload_of_a_done_day_is_as_a_fresh_load_under_units_of_its_own(scene:
     assert skipped(scene.run(full(name, finalize))) == ["loaded for 2026-01-01"]
 
 
+@ONE_SERVER
 def test_a_table_with_force_reload_is_loaded_anew_by_every_run(scene: Scene) -> None:
     name = cities(scene, (1, "Rome"))
     for _ in range(3):
@@ -339,6 +341,7 @@ def test_99_of_100_rows_in_one_range_of_keys_are_parted_evenly(scene: Scene) -> 
     assert scene.rows(f"raw.{name}").num_rows == 20_000
 
 
+@ONE_SERVER
 def test_progress_is_told_step_by_step(scene: Scene) -> None:
     name = cities(scene, (1, "Rome"))
 

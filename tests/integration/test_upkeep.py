@@ -27,7 +27,8 @@ from tests.support.spark import shared_session
 
 pytestmark = pytest.mark.timeout(effort(300, soak=1800))
 
-LANDINGS = effort(100, soak=2_000)
+LANDINGS = effort(50, soak=2_000)
+"""More than the limits below allow of snapshots, files, manifests and metadata files, if nothing were removed."""
 KEEP, FILES = 20, 8
 SNAPSHOT_BYTES = 1_500
 SCHEMA = pa.schema([("unit", pa.string()), ("number", pa.int64())])
