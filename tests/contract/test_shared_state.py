@@ -251,7 +251,7 @@ def test_what_became_of_units_is_in_their_history(shared: Tokens, state: State, 
     test()
 
 
-ROUNDS = effort(200, soak=1_000)
+ROUNDS = effort(60, soak=1_000)
 
 
 def test_of_two_pipelines_that_acquire_at_once_at_most_one_owns(state_url: str, clock: HandClock, table: str) -> None:
