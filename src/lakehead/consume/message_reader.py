@@ -9,7 +9,7 @@ from lakehead.consume.messages import announced
 from lakehead.consume.objects import MessageFormat, NotUnderstood, ObjectRef
 from lakehead.consume.queue import Message
 from lakehead.consume.routes import Route, route_of
-from lakehead.consume.uris import Identity, IdentityMissing, inline_id, unit_id, unknown_etag_id
+from lakehead.consume.uris import Identity, IdentityMissing, inline_id, inline_message_id, unit_id, unknown_etag_id
 from lakehead.errors import Unavailable
 
 NO_ETAG = "-"
@@ -23,6 +23,9 @@ class MessageReader:
     format: MessageFormat
     routes: Sequence[Route]
     identity: Identity = Identity.URI
+    by_message: bool = False
+    """Whether each message with content of its own is a unit of its own, also if two have the same content."""
+
     store_url: str | None = None
     """The URL of a manifest queue's store."""
 
@@ -35,8 +38,8 @@ class MessageReader:
         Raises `NotUnderstood`, and `Unavailable` if one of its objects could not be looked up.
         """
         if self.format is MessageFormat.INLINE:
-            key = UnitKey(self.routes[0].table, inline_id(message.body))
-            return [Work(key=key, content=message.body, message=message)]
+            unit = inline_message_id(message.id) if self.by_message else inline_id(message.body)
+            return [Work(key=UnitKey(self.routes[0].table, unit), content=message.body, message=message)]
         found = announced(message.body, self.format, store_url=self.store_url)
         if not found.objects and not found.ignored:
             raise NotUnderstood("The message announces nothing.")

@@ -192,13 +192,6 @@ def uri_of_unknown_etag(unit: str) -> str | None:
     return unit.removesuffix(_UNKNOWN_ETAG) if unit.endswith(_UNKNOWN_ETAG) else None
 
 
-def part_id(unit: str, start: int, stop: int) -> str:
-    """Return the id of the bytes or rows from `start` up to `stop` of a unit that is too large for one landing."""
-    if not 0 <= start < stop:
-        raise ValueError(f"A part from {start} to {stop} is empty or negative.")
-    return f"{unit}#{start}-{stop}"
-
-
 def inline_id(content: bytes) -> str:
     """Return the id of a message's own content: the same content is the same unit, whoever sends it."""
     return f"inline:{hashlib.sha256(content).hexdigest()}"

@@ -269,16 +269,18 @@ class ConsumeWiring(Wiring):
 
 def message_reader(config: ConsumeConfig) -> MessageReader:
     """Return what reads the messages of a pipeline."""
-    queue = config.queue
+    queue, by_message = config.queue, config.identity == "message"
     default = {"manifest": MessageFormat.LOCATION, "folder": MessageFormat.LISTED, "files": MessageFormat.RAW_URI}
+    # Which content has landed must be known when it is deleted or moved, also after a crash.
+    identity = "uri_and_etag" if config.after_landing != "keep" else config.identity
     return MessageReader(
         format=config.messages or default.get(queue.type, MessageFormat.AUTO),
         routes=[
             Route(table=each.table, prefixes=each.prefixes, include=each.include, exclude=each.exclude)
             for each in config.tables
         ],
-        # Which content has landed must be known when it is deleted or moved, also after a crash.
-        identity=Identity[config.identity.upper()] if config.after_landing == "keep" else Identity.URI_AND_ETAG,
+        identity=Identity.URI if by_message else Identity(identity),
+        by_message=by_message,
         store_url=queue.store if isinstance(queue, ManifestQueueConfig) else None,
     )
 

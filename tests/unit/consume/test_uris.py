@@ -18,7 +18,6 @@ from lakehead.consume.uris import (
     normalise_prefix,
     object_uri,
     parse_uri,
-    part_id,
     split_uri,
     unit_id,
 )
@@ -285,7 +284,7 @@ def test_an_id_can_be_read_back_so_no_two_units_share_one(
         etag=etag if by is Identity.URI_AND_ETAG else None,
     )
     with pytest.raises(InvalidUri):  # so that a part is never taken for an object
-        parse_uri(part_id(identity, 0, 100))
+        parse_uri(f"{identity}#0-100")
 
 
 def test_units_are_identified_by_uri_version_or_etag() -> None:
@@ -294,19 +293,12 @@ def test_units_are_identified_by_uri_version_or_etag() -> None:
     assert unit_id(ref, by=Identity.URI) == "s3://b/k"
     assert unit_id(ref, by=Identity.URI_AND_VERSION) == "s3://b/k?versionId=v%2F1"
     assert unit_id(ref, by=Identity.URI_AND_ETAG) == "s3://b/k?etag=e-2"
-    assert part_id("s3://b/k", 5, 9) == "s3://b/k#5-9"
 
 
 @pytest.mark.parametrize("uri", ["s3a://b/k", "s3://b/k?versionId=1", "s3://b/k#0-1", "/k"])
 def test_a_uri_that_is_not_normalised_is_no_id(uri: str) -> None:
     with pytest.raises(InvalidUri):
         unit_id(ObjectRef(uri=uri), by=Identity.URI)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (5, 4), (-1, 3)])
-def test_a_part_has_bytes(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="empty or negative"):
-        part_id("s3://b/k", start, stop)
 
 
 def test_inline_content_is_identified_by_itself_or_by_its_message() -> None:

@@ -305,6 +305,7 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
         ({"move_to": "done"}, "need each other"),
         ({"after_landing": "delete", "identity": "uri_and_version"}, "Use uri_and_etag"),
         ({"after_landing": "delete", "messages": "inline"}, "must be keep"),
+        ({"identity": "message"}, 'is for messages = "inline"'),
         ({"after_landing": "delete", "queue": {"type": "manifest", "store": "s3://b"}}, "must be keep"),
     ],
 )

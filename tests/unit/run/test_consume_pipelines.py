@@ -17,6 +17,7 @@ from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import UnitKey
 from lakehead.consume.metrics import COUNTERS, PREFIX
 from lakehead.consume.queue import Message
+from lakehead.consume.uris import inline_id
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.run.config.consume_config import ConsumeConfig
@@ -233,6 +234,26 @@ def test_every_setting_of_a_pipeline_reaches_its_coordinator() -> None:
     assert settings.deduplication_window == timedelta(seconds=99)
     assert settings.deduplication_max == 55
     assert settings.cleanup_interval == timedelta(seconds=11)
+
+
+@pytest.mark.parametrize(
+    ("identity", "units"),
+    [
+        ({}, [inline_id(b"{}"), inline_id(b"{}")]),
+        ({"identity": "message"}, ["inline:message=first", "inline:message=second"]),
+    ],
+)
+def test_equal_inline_messages_are_one_unit_or_one_each_as_configured(
+    identity: dict[str, str], units: list[str]
+) -> None:
+    config = ConsumeConfig.model_validate(
+        {"queue": {"type": "sqs", "queue": "events"}, "tables": TABLES, "messages": "inline", **identity}
+    )
+    reader = message_reader(config)
+
+    found = [reader(Message(id=each, body=b"{}"), ConsumeCounts()) for each in ("first", "second")]
+
+    assert [work.key.unit for works in found for work in works] == units
 
 
 @pytest.mark.parametrize(

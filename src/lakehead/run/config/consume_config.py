@@ -146,10 +146,11 @@ class ConsumeConfig(ConfigModel):
         "takes are counted and not landed.",
     )
     sink: NonEmptyText | None = Field(None, description="The Iceberg sink. Default: the only one.")
-    identity: Literal["uri", "uri_and_version", "uri_and_etag"] = Field(
+    identity: Literal["uri", "uri_and_version", "uri_and_etag", "message"] = Field(
         "uri",
         description="What makes an object another one: its URI, so that one that is overwritten counts as landed, or "
-        "its URI together with its version id or its ETag.",
+        "its URI together with its version id or its ETag. Of inline messages it is the content, so that equal ones "
+        "land once; with message it is the queue's id of the message, so that each of them lands.",
     )
     after_landing: Literal["keep", "delete", "move", "tag"] = Field(
         "keep",
@@ -207,6 +208,8 @@ class ConsumeConfig(ConfigModel):
             raise invalid("after_landing tag is for objects of S3, and messages are of GCS.")
         if (problem := tags_problem(self.tags)) is not None:
             raise invalid(f"tags: {problem}.")
+        if self.identity == "message" and self.messages is not MessageFormat.INLINE:
+            raise invalid('identity message is for messages = "inline": objects are known by their URIs.')
         if self.after_landing != "keep":
             if self.queue.type == "manifest" or self.messages is MessageFormat.INLINE:
                 raise invalid("after_landing must be keep: the queue removes its batches itself.")
