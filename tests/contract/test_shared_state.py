@@ -233,6 +233,7 @@ def test_windows_begin_with_the_acknowledgement_and_are_renewed_by_messages(
         left = {shard.unit: shard.state for shard in state.shards.page(table)}
         done, busy = ShardState.COMPLETED, ShardState.IN_PROGRESS
         assert left == {"renewed": done, "not": done, "open": busy}
+        assert await us.remembered(table) == 3
         assert (await us.open(table, ["acknowledged"])).ours == {"acknowledged": 0}
 
     test()

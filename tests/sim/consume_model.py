@@ -220,6 +220,9 @@ class ModelShared:
             del self.rows[unit]
         return len(old)
 
+    async def remembered(self, _table: str) -> int:
+        return len(self.rows)
+
     def _is_old(self, row: Row, before: float) -> bool:
         match self.prune_by:
             case "opened":

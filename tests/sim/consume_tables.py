@@ -65,6 +65,9 @@ class SharedByTable:
     async def prune(self, table: str) -> int | None:
         return await self._tables[table].prune(table)
 
+    async def remembered(self, table: str) -> int:
+        return await self._tables[table].remembered(table)
+
 
 class LandingsByTable:
     """`UnitLander` of several tables."""

@@ -86,3 +86,7 @@ class BackfillSharedState:
     async def prune(self, table: str) -> int | None:
         """Remove nothing of this table as long as the pause lasts."""
         return await self._shared.prune(table)
+
+    async def remembered(self, table: str) -> int:
+        """Return how many units of a table the state remembers."""
+        return await self._shared.remembered(table)

@@ -86,6 +86,11 @@ class QueueCoordinator:
         return self._local.messages
 
     @property
+    def remembered_units(self) -> int:
+        """How many units the state remembers of the pipeline's tables, as of the last clean-up."""
+        return sum(self._keeping.remembered.values())
+
+    @property
     def lag_seconds(self) -> float | None:
         """The age of the oldest message that is held; None if there is none, or the queue does not tell."""
         oldest = self._local.oldest_sent_at()

@@ -15,6 +15,7 @@ from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.object_stager import SPLIT_BYTES, ObjectStager
 from lakehead.consume.object_tasks import ObjectToRead
 from lakehead.consume.ports import LandingReport, ReadPart, ReadUnit
+from lakehead.errors import Misconfigured
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.evolution import add_columns
 from lakehead.lake.iceberg_landing import IcebergLanding
@@ -237,6 +238,12 @@ def _ensured(landing: IcebergLanding, wanted: TableFormat) -> IcebergTable:
         found = IcebergTable(landing.catalog, wanted.name, landing.ledger, landing.retries)
     columns = {each.name: each.type for each in (*wanted.columns, *OURS)}
     asyncio.run(add_columns(found, columns, landing.run.clock, landing.run.random))
+    known = {each.name for each in found.seen().schema().fields}
+    if missing := [name for name in columns if name not in known]:
+        raise Misconfigured(
+            f"The table {wanted.name} cannot have the columns {', '.join(missing)}: it has one whose name differs in "
+            "case alone, or the name is one of Iceberg's own. Rename them in the configuration."
+        )
     return found
 
 

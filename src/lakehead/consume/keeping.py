@@ -29,6 +29,9 @@ class Keeping:
     orphaned: list[UnitKey] = field(default_factory=list)
     """Units that no held message announces any more, to be released."""
 
+    remembered: dict[str, int] = field(default_factory=dict)
+    """Units that the state remembers of each table, counted after it was last pruned."""
+
     _was_read_some: asyncio.Event = field(default_factory=asyncio.Event)
     _was_orphaned_some: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -74,6 +77,7 @@ class Keeping:
             for uuid in pipeline.tables.known():
                 with suppress(Unavailable, OutcomeUnknown):
                     pipeline.counts.pruned += await pipeline.shared.prune(uuid) or 0
+                    self.remembered[uuid] = await pipeline.shared.remembered(uuid)
 
     def _lose(self, messages: Collection[Message]) -> None:
         """Abandon messages that another consumer may have by now. Units that only they announce are not landed."""

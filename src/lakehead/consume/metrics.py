@@ -1,6 +1,6 @@
 """The Prometheus metrics of pipelines."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -32,6 +32,7 @@ COUNTERS = {
 }
 GAUGES = {
     "held_messages": "Messages that are held.",
+    "remembered_units": "Units that the state remembers of the pipeline's tables, as of the last clean-up.",
     "lag_seconds": "The age of the oldest message that is held, if the queue tells it.",
 }
 
@@ -39,18 +40,20 @@ GAUGES = {
 class ConsumeMetrics(Collector):
     """Exports the counts of the pipelines of a process."""
 
-    def __init__(self, pipelines: Mapping[str, QueueCoordinator]) -> None:
+    def __init__(self, pipelines: Callable[[], Mapping[str, QueueCoordinator]]) -> None:
+        """`pipelines` returns those that run at the moment, by name."""
         self._pipelines = pipelines
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its current value, for each pipeline."""
+        pipelines = self._pipelines()
         for name, description in COUNTERS.items():
             counter = CounterMetricFamily(PREFIX + name, description, labels=["pipeline"])
-            for pipeline, coordinator in self._pipelines.items():
+            for pipeline, coordinator in pipelines.items():
                 counter.add_metric([pipeline], getattr(coordinator.counts, name))
             yield counter
         for name, description in GAUGES.items():
             gauge = GaugeMetricFamily(PREFIX + name, description, labels=["pipeline"])
-            for pipeline, coordinator in self._pipelines.items():
+            for pipeline, coordinator in pipelines.items():
                 gauge.add_metric([pipeline], getattr(coordinator, name) or 0)
             yield gauge

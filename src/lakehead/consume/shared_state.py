@@ -86,6 +86,10 @@ class SharedState(Protocol):
         """Remove units that were acknowledged longer ago than the window; None if that was done a moment ago."""
         ...
 
+    async def remembered(self, table: str) -> int:
+        """Return how many units of a table the state remembers."""
+        ...
+
 
 class QueueSharedState:
     """`SharedState` over the state database. Each pipeline has one, with a token that is new at each start."""
@@ -200,6 +204,10 @@ class QueueSharedState:
         if pruned is None:
             return None
         return pruned.expired + pruned.over_limit + await self._prune_gone(table)
+
+    async def remembered(self, table: str) -> int:
+        """Return how many units of a table the state remembers."""
+        return await _in_thread(lambda: sum(self._state.shards.counts(table).values()))
 
     async def _prune_gone(self, table: str) -> int:
         """Remove the next units of a folder whose files are gone. A whole comparison takes as many calls as it needs.

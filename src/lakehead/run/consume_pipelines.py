@@ -1,10 +1,11 @@
 """Runs the pipelines of a configuration in one process and one Spark session, until they are stopped."""
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,8 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.metrics import ConsumeMetrics
 from lakehead.consume.queue import LimitedQueue, Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
-from lakehead.errors import Misconfigured
+from lakehead.consume.settings import PipelineSettings
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.maintain.upkeep import Upkeep
@@ -42,6 +44,8 @@ from lakehead.state.owners import owner_named
 from lakehead.state.state import State
 from lakehead.telemetry.emitter import Emitter
 from lakehead.telemetry.events import PipelineEnded, PipelineProgress, PipelineStarted
+
+LOG = logging.getLogger(__name__)
 
 IDLE_CHECK_SECONDS = 0.2
 FEW_RECEIVES = 100
@@ -90,23 +94,53 @@ class Pipelines:
     """If there is one, its files are landed, and the queues of pipelines are left alone."""
 
     running: list[_Running] = field(default_factory=list)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, names: Sequence[str]) -> int:
-        """Run pipelines until they are stopped or done. Returns the exit code."""
+        """Run pipelines until they are stopped or done. Returns the exit code.
+
+        A pipeline whose queue does not answer waits for it, and the others do not wait with it.
+        """
         async with AsyncExitStack() as opened:
-            for name in names:
-                self.running.append(await self._open(name, self.wiring.config.pipelines[name], opened))
+            waiting = {name: error for name in names if (error := await self._open(name, opened))}
             if self.metrics_port is not None:
                 self._serve_metrics(self.metrics_port, opened)
             with _signals(self._stop):
                 reporting = asyncio.ensure_future(self._report_for_ever())
                 try:
-                    await asyncio.gather(*(self._run_one(each) for each in self.running))
+                    async with asyncio.TaskGroup() as pipelines:
+                        for each in self.running:
+                            pipelines.create_task(self._run_one(each))
+                        for name, error in waiting.items():
+                            pipelines.create_task(self._run_later(name, error, opened))
+                except BaseExceptionGroup as errors:
+                    raise errors.exceptions[0] from None
                 finally:
                     await _cancelled(reporting)
         return int(any(each.error for each in self.running))
 
-    async def _open(self, name: str, config: ConsumeConfig, opened: AsyncExitStack) -> _Running:
+    async def _run_later(self, name: str, error: Unavailable, opened: AsyncExitStack) -> None:
+        """Open a pipeline as soon as its queue answers, and run it, unless it is to stop before that."""
+        LOG.warning("Pipeline %s waits for its queue: %s", name, error)
+        pauses = PipelineSettings(name=name).polling.pauses(self.deps.random)
+        while not self.stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(next(pauses)):
+                    await self.stopping.wait()
+            if not self.stopping.is_set() and await self._open(name, opened) is None:
+                await self._run_one(next(each for each in self.running if each.name == name))
+                return
+
+    async def _open(self, name: str, opened: AsyncExitStack) -> Unavailable | None:
+        """Open a pipeline, and add it to those that run. Returns the error if its queue does not answer now."""
+        config = self.wiring.config.pipelines[name]
+        try:
+            self.running.append(await self._opened(name, config, opened))
+        except Unavailable as error:
+            return error
+        return None
+
+    async def _opened(self, name: str, config: ConsumeConfig, opened: AsyncExitStack) -> _Running:
         deps = self.deps
         queue = await self._open_queue(config)
         opened.push_async_callback(queue.close)
@@ -150,6 +184,7 @@ class Pipelines:
 
     def _stop(self, by: str) -> None:
         self.deps.stop.set(by)
+        self.stopping.set()
         for each in self.running:
             each.coordinator.stop()
 
@@ -176,7 +211,7 @@ class Pipelines:
 
     def _serve_metrics(self, port: int, opened: AsyncExitStack) -> None:
         registry = CollectorRegistry()
-        registry.register(ConsumeMetrics({each.name: each.coordinator for each in self.running}))
+        registry.register(ConsumeMetrics(lambda: {each.name: each.coordinator for each in self.running}))
         try:
             server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
         except OSError as error:

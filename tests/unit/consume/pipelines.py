@@ -188,6 +188,9 @@ class FakeShared:
         await self.calls("prune", table)
         return 1
 
+    async def remembered(self, table: str) -> int:
+        return sum(of == table for of, _ in self.shards)
+
 
 @dataclass
 class FakeLandings:

@@ -95,6 +95,9 @@ class CountingState:
 
     async def prune(self, _table: str) -> int | None: ...
 
+    async def remembered(self, _table: str) -> int:
+        return len(self.units)
+
 
 @dataclass
 class CountingLandings:

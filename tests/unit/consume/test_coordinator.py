@@ -405,6 +405,7 @@ async def test_nothing_is_pruned_but_by_the_interval(tested: Pipelines) -> None:
     await tested.sleep(10 * SETTINGS.cleanup_interval.total_seconds() + 1)
 
     assert tested.calls.count("prune") == pipeline.counts.pruned == 10
+    assert pipeline.coordinator.remembered_units == 1
 
 
 # --- memory

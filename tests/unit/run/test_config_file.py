@@ -316,3 +316,20 @@ def test_actions_after_landing_that_cannot_be_done_are_refused(
 
     with pytest.raises(InvalidConfig, match=message):
         read_config(written(tmp_path, {"pipelines": {"events": pipeline}}))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a"], "differ in more than case"),
+        (["city", "City"], "differ in more than case"),
+        (["a", "_URI"], "none of _uri"),
+        (["_file"], "Iceberg has one of its own"),
+    ],
+)
+def test_columns_that_engines_could_not_tell_apart_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
+    columns = [{"name": name, "type": "long"} for name in names]
+    tables = [{"table": "a.b", "format": "csv", "columns": columns}]
+
+    with pytest.raises(InvalidConfig, match=message):
+        read_config(written(tmp_path, {"pipelines": {"p": {"queue": {"type": "sqs", "queue": "q"}, "tables": tables}}}))

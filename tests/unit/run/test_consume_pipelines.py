@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 from urllib.request import urlopen
 
@@ -18,9 +19,9 @@ from lakehead.consume.local_state import UnitKey
 from lakehead.consume.metrics import COUNTERS, PREFIX
 from lakehead.consume.queue import Message
 from lakehead.consume.uris import inline_id
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
-from lakehead.run.config.consume_config import ConsumeConfig
+from lakehead.run.config.consume_config import ConsumeConfig, SqsQueueConfig
 from lakehead.run.consume_pipelines import Pipelines, window_warning
 from lakehead.run.consume_wiring import message_reader, pipeline_settings
 from lakehead.run.observe.event_text import event_text
@@ -31,7 +32,13 @@ from tests.servers.ports import free_ports
 from tests.support.async_tests import async_test
 
 TABLES = [{"table": "raw.files", "format": "ndjson"}]
-CONFIG = ConsumeConfig.model_validate({"queue": {"type": "sqs", "queue": "events"}, "tables": TABLES})
+
+
+def configured(queue: str) -> ConsumeConfig:
+    return ConsumeConfig.model_validate({"queue": {"type": "sqs", "queue": queue}, "tables": TABLES})
+
+
+CONFIG = configured("events")
 
 
 @dataclass
@@ -51,6 +58,7 @@ class FakeCoordinator:
     work: Callable[["FakeCoordinator"], Awaitable[None]] | None = None
     counts: ConsumeCounts = field(default_factory=ConsumeCounts)
     held_messages: int = 3
+    remembered_units: int = 11
     lag_seconds: float | None = 7.5
     is_idle: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,10 +77,17 @@ class FakeWiring:
     """Pipelines by name, each with a coordinator of the test."""
 
     def __init__(self, coordinators: dict[str, FakeCoordinator]) -> None:
-        self.config = cast("Any", type("Config", (), {"pipelines": dict.fromkeys(coordinators, CONFIG)}))
+        configs = {name: configured(name) for name in coordinators}
+        self.config = cast("Any", type("Config", (), {"pipelines": configs}))
         self.coordinators = coordinators
+        self.silent: dict[str, int] = {}
+        """How often the queue of a pipeline does not answer yet."""
 
-    async def open_queue(self, *_: object) -> FakeQueue:
+    async def open_queue(self, config: ConsumeConfig, *_: object) -> FakeQueue:
+        name = config.queue.queue if isinstance(config.queue, SqsQueueConfig) else ""
+        if self.silent.get(name, 0):
+            self.silent[name] -= 1
+            raise Unavailable(f"The queue {name} does not answer.")
         return FakeQueue()
 
     def coordinator(self, settings: Any, *_: object, **__: object) -> FakeCoordinator:
@@ -88,9 +103,11 @@ async def run(
     told: list[EventEnvelope] = []
     emitter.subscribe(told.append)
     emitter.subscribe(lambda envelope: note(envelope.event))
-    deps = type("Deps", (), {"clock": clock, "ids": ids, "random": None, "stop": StopSignal()})
+    deps = type("Deps", (), {"clock": clock, "ids": ids, "random": Random(1), "stop": StopSignal()})
+    wiring = FakeWiring(coordinators)
+    wiring.silent |= more.pop("silent", {})
     pipelines = Pipelines(
-        wiring=cast("Any", FakeWiring(coordinators)),
+        wiring=cast("Any", wiring),
         deps=cast("Any", deps),
         emitter=emitter,
         clock=clock,
@@ -124,6 +141,30 @@ async def test_a_pipeline_that_fails_is_told_and_does_not_stop_the_others() -> N
     ended = {event.pipeline: event for event in told if isinstance(event, PipelineEnded)}
     assert ended["bad"].error == "There is no such queue."
     assert (ended["good"].error, ended["good"].counts["landed"]) == (None, 1)
+
+
+@async_test
+async def test_a_pipeline_whose_queue_does_not_answer_waits_for_it_while_others_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    has_landed = asyncio.Event()
+
+    async def land(coordinator: FakeCoordinator) -> None:
+        coordinator.counts.landed += 1
+        has_landed.set()
+
+    async def land_after_the_other(coordinator: FakeCoordinator) -> None:
+        assert has_landed.is_set()
+        coordinator.counts.landed += 1
+
+    code, told = await run(
+        {"late": FakeCoordinator(land_after_the_other), "good": FakeCoordinator(land)}, silent={"late": 2}
+    )
+
+    assert code == 0
+    ended = [(event.pipeline, event.counts["landed"]) for event in told if isinstance(event, PipelineEnded)]
+    assert ended == [("good", 1), ("late", 1)]
+    assert caplog.text.count("Pipeline late waits for its queue: The queue late does not answer.") == 1
 
 
 @async_test
@@ -173,6 +214,7 @@ async def test_every_count_is_served_to_prometheus_with_its_pipeline() -> None:
     }
     gauges = {
         f'{PREFIX}held_messages{{pipeline="clicks"}}': "3.0",
+        f'{PREFIX}remembered_units{{pipeline="clicks"}}': "11.0",
         f'{PREFIX}lag_seconds{{pipeline="clicks"}}': "7.5",
     }
     assert served == {**expected, **gauges}

@@ -1,15 +1,15 @@
 """The configuration of pipelines that consume queues."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from lakehead.consume.decode.rows import FormatName, SchemaMode
+from lakehead.consume.decode.rows import OWN_COLUMNS, FormatName, SchemaMode
 from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.objects import MessageFormat
 from lakehead.consume.s3_tags import tags_problem
+from lakehead.lake.column_names import folded, is_usable
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, TextOrSecret, invalid
 
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -125,9 +125,16 @@ class TableRouteConfig(ConfigModel):
     def _namespaced(self) -> "TableRouteConfig":
         if "." not in self.table:
             raise invalid("table must have a namespace: namespace.table.")
-        names = [column.name for column in self.columns]
-        if len(set(names)) < len(names) or any(re.match("^_(uri|row|landed_at|rescued)$", name) for name in names):
-            raise invalid("columns must have different names, and none of _uri, _row, _landed_at and _rescued.")
+        names = [folded(column.name) for column in self.columns]
+        if len(set(names)) < len(names) or not OWN_COLUMNS.isdisjoint(names):
+            raise invalid(
+                "columns must have names that differ in more than case, and none of _uri, _row, _landed_at and "
+                "_rescued: else engines could not tell them apart."
+            )
+        if unusable := [column.name for column in self.columns if not is_usable(column.name)]:
+            raise invalid(
+                f"no column can have the name {unusable[0]!r}: Iceberg has one of its own, or it is too long."
+            )
         return self
 
 
