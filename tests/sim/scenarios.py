@@ -2,6 +2,7 @@
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.ports import HistoryBroken
+from tests.sim.accept_scenarios import ACCEPT_BROKEN, ACCEPT_SOUND
 from tests.sim.buffer_cancelled import CANCELLED_SOUND
 from tests.sim.buffer_partitions import PARTITIONS_BROKEN, PARTITIONS_SOUND
 from tests.sim.buffer_pipelines import PIPELINES
@@ -27,6 +28,7 @@ SOUND: dict[str, Scenario] = {
     **QUARANTINE_SOUND,
     **CANCELLED_SOUND,
     **QUEUES_SOUND,
+    **ACCEPT_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
@@ -36,6 +38,7 @@ BROKEN: dict[str, Scenario] = {
     **BUFFER_BROKEN,
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,
+    **ACCEPT_BROKEN,
 }
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 

@@ -1,0 +1,1 @@
+"""Acceptance of batches: blobs, identity manifests, and what follows from them in the object store."""
