@@ -1,10 +1,10 @@
 """Ids and randomness that components take as arguments, instead of drawing them from the system."""
 
 import uuid
-from random import Random
+from random import Random, SystemRandom
 from typing import Protocol
 
-__all__ = ["Ids", "Random", "RandomIds", "SeededIds", "system_random"]
+__all__ = ["Ids", "Random", "RandomIds", "SeededIds", "system_bytes", "system_random"]
 
 
 class Ids(Protocol):
@@ -38,3 +38,8 @@ class SeededIds:
 def system_random() -> Random:
     """Return randomness for jitter, seeded by the system."""
     return Random()
+
+
+def system_bytes(size: int) -> bytes:
+    """Return so many random bytes for a secret, from the system's source for those."""
+    return SystemRandom().randbytes(size)

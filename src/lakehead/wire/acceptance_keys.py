@@ -5,12 +5,15 @@ with 20 digits, so that no id can leave its folder and the order of keys is the 
 `InvalidKeyPart`. A parser returns None for a key that its builder would not make: a scan meets other objects too.
 """
 
+import re
 from hashlib import sha256
 
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.key_parts import (
     HASH,
     TABLE,
+    UUID,
+    agent_part,
     boot_part,
     checked,
     fan_out,
@@ -21,7 +24,7 @@ from lakehead.wire.key_parts import (
     parse_hour_and_hash,
     parse_identity,
 )
-from lakehead.wire.utc_hours import UtcHour
+from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 
 RAW_BLOBS = "raw-blobs/v1/sha256"
 RAW_BLOBS_BY_TIME = "raw-blobs-by-time/v1"
@@ -36,9 +39,12 @@ RESOLUTIONS = "resolutions/v1"
 REPAIRS = "repairs/v1"
 RETIRED = "retired/v1"
 DISCARDED = "discarded/v1"
+AUDIT = "audit/v1"
 AUTHORITY = "authority/v1/authority.json"
 TOKENS = "tokens/v1/tokens.json"
 RECONCILER_HEARTBEAT = "reconciler/v1/heartbeat.json"
+
+_AUDIT_NAME = re.compile(rf"([0-9]{{20}})-({UUID.pattern})")
 
 
 def raw_blob(frame_sha256: str) -> str:
@@ -116,6 +122,11 @@ def parse_identity_conflict(key: str) -> tuple[BatchIdentity, str] | None:
     return _parse_identity_and_hash(key, IDENTITY_CONFLICTS)
 
 
+def identity_conflicts_folder(agent_id: str | None = None) -> str:
+    """The folder of all conflicts, or of one agent's."""
+    return IDENTITY_CONFLICTS if agent_id is None else f"{IDENTITY_CONFLICTS}/{agent_part(agent_id)}"
+
+
 def overlap(identity: BatchIdentity, frame_sha256: str) -> str:
     """The quarantine manifest of an accepted batch, some of whose records another batch brought with other content."""
     return _identity_and_hash(OVERLAPS, identity, frame_sha256)
@@ -124,6 +135,11 @@ def overlap(identity: BatchIdentity, frame_sha256: str) -> str:
 def parse_overlap(key: str) -> tuple[BatchIdentity, str] | None:
     """The identity and the hash of the batch that did not land."""
     return _parse_identity_and_hash(key, OVERLAPS)
+
+
+def overlaps_folder(agent_id: str | None = None) -> str:
+    """The folder of all overlaps in quarantine, or of one agent's."""
+    return OVERLAPS if agent_id is None else f"{OVERLAPS}/{agent_part(agent_id)}"
 
 
 def quarantine_by_blob(frame_sha256: str, identity: BatchIdentity) -> str:
@@ -191,6 +207,21 @@ def parse_discarded(key: str) -> tuple[str, BatchIdentity] | None:
     table, _, rest = inside(key, f"{DISCARDED}/table=", ".json").partition("/")
     identity = parse_identity(rest)
     return (table, identity) if identity and TABLE.fullmatch(table) else None
+
+
+def audit_entry(at_unix_ns: int, action_id: str) -> str:
+    """The record of what an operator has done, or was about to do. The order of keys is the order of time."""
+    hour = UtcHour.of(at_unix_ns)
+    return f"{AUDIT}/{hour.path}/{checked(f'{at_unix_ns:020}-{action_id}', _AUDIT_NAME)}.json"
+
+
+def parse_audit_entry(key: str) -> tuple[int, str] | None:
+    """The time in nanoseconds since the Unix epoch, and the id of the action."""
+    path, _, name = inside(key, f"{AUDIT}/", ".json").rpartition("/")
+    hour, match = UtcHour.parse(path), _AUDIT_NAME.fullmatch(name)
+    if hour is None or match is None or hour.number != int(match[1]) // HOUR_NS:
+        return None
+    return int(match[1]), match[2]
 
 
 def _identity_and_hash(folder: str, identity: BatchIdentity, frame_sha256: str) -> str:

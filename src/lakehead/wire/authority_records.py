@@ -10,7 +10,7 @@ import msgspec
 
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import check_id
-from lakehead.wire.stored_record import Count, Name, Sha256, StoredRecord, UnixNs, Version
+from lakehead.wire.stored_record import Count, Name, Sha256, UnixNs, Version, VersionedRecord
 
 AcceptanceMode = Literal["s3_manifest", "local_spool"]
 Role = Literal["viewer", "operator", "admin"]
@@ -29,7 +29,7 @@ class OpenSpool(msgspec.Struct, frozen=True, kw_only=True):
     opened_at_unix_ns: UnixNs
 
 
-class AuthorityRecord(StoredRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.authority.v1"):
+class AuthorityRecord(VersionedRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.authority.v1"):
     """The acceptance authority that a bucket and prefix are. A gateway without this record does not start."""
 
     MAX_BYTES: ClassVar[int] = 1 << 20
@@ -73,7 +73,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_id("agent_id", self.agent_id)
 
 
-class TokenList(StoredRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.tokens.v1"):
+class TokenList(VersionedRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.tokens.v1"):
     """All live tokens. A revoked one is not in it."""
 
     MAX_BYTES: ClassVar[int] = 32 << 20
@@ -102,7 +102,7 @@ def token_sha256(token: str) -> str:
 
 
 class ReconcilerHeartbeat(
-    StoredRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.reconciler_heartbeat.v1"
+    VersionedRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.reconciler_heartbeat.v1"
 ):
     """The last sign of life of a reconciler."""
 

@@ -32,3 +32,7 @@ class InvalidIdentity(LakeheadError, ValueError):
 
 class InvalidKeyPart(LakeheadError, ValueError):
     """Fix the input: an object key cannot hold this hash, time or name."""
+
+
+class InvalidRecord(LakeheadError, ValueError):
+    """Fix the input: a record that says this could not be read back. Nothing was stored."""

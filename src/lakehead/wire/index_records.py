@@ -7,7 +7,7 @@ whenever, writes the same bytes. Nothing is accepted or refused because of them.
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.conflict_records import QuarantineManifest
+from lakehead.wire.conflict_records import OverlapManifest, QuarantineManifest
 from lakehead.wire.stored_record import Count, Sha256, StoredRecord, UnixNs
 from lakehead.wire.utc_hours import UtcHour
 
@@ -69,7 +69,7 @@ class AcceptedByBlob(
 class QuarantineByBlob(
     StoredRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.quarantine_by_blob.v1"
 ):
-    """The reverse reference from a frame to the quarantine manifest that names it as submitted."""
+    """The reverse reference from a frame to the quarantine manifest that names it as submitted, or as not landed."""
 
     frame_sha256: Sha256
     quarantine_manifest_key: str
@@ -78,8 +78,10 @@ class QuarantineByBlob(
         self.identity  # noqa: B018 - raises if it is not valid
 
     @classmethod
-    def of(cls, manifest: QuarantineManifest) -> "QuarantineByBlob":
-        """The reverse reference to the quarantine manifest of a conflict."""
+    def of(cls, manifest: QuarantineManifest | OverlapManifest) -> "QuarantineByBlob":
+        """The reverse reference to the quarantine manifest of a conflict or an overlap."""
+        if isinstance(manifest, OverlapManifest):
+            return cls(frame_sha256=manifest.frame_sha256, quarantine_manifest_key=manifest.key)
         return cls(frame_sha256=manifest.submitted_frame_sha256, quarantine_manifest_key=manifest.key)
 
     @property

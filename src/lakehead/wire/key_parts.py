@@ -8,6 +8,7 @@ from lakehead.wire.utc_hours import UtcHour
 
 HASH = re.compile(r"[0-9a-f]{64}")
 TABLE = re.compile(r"[0-9a-z-]{1,64}")
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT = re.compile(r"agent=((?:[0-9a-f]{2})+)/boot=((?:[0-9a-f]{2})+)")
 _RANGE = re.compile(r"([0-9]{20})-([0-9]{20})")
 
@@ -36,11 +37,16 @@ def parse_fan_out(part: str) -> str | None:
     return digest if HASH.fullmatch(digest) and part == fan_out(digest) else None
 
 
+def agent_part(agent_id: str) -> str:
+    """An agent, as a folder. Raises `InvalidIdentity`."""
+    check_id("agent_id", agent_id)
+    return f"agent={agent_id.encode().hex()}"
+
+
 def boot_part(agent_id: str, boot_id: str) -> str:
     """A boot of an agent, as two folders. Raises `InvalidIdentity`."""
-    check_id("agent_id", agent_id)
     check_id("boot_id", boot_id)
-    return f"agent={agent_id.encode().hex()}/boot={boot_id.encode().hex()}"
+    return f"{agent_part(agent_id)}/boot={boot_id.encode().hex()}"
 
 
 def parse_boot(part: str) -> tuple[str, str] | None:

@@ -1,8 +1,8 @@
 """What all JSON records of acceptance share: a schema with a version, a bounded size, and the key where they belong.
 
-Extra keys are tolerated, so that a record can say more without a new version. Records that are replaced (they have a
-`version`) are written as a whole: a new key in one of those needs a new version of its schema, or an older Lakehead
-would drop it.
+Extra keys are tolerated, so that a record can say more without a new version. Records that are replaced
+(`VersionedRecord`) are written as a whole: a new key in one of those needs a new version of its schema, or an older
+Lakehead would drop it.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 import msgspec
 
 from lakehead.wire.batch_identity import MAX_SEQUENCE, BatchIdentity
-from lakehead.wire.errors import NewerFormat, Unreadable
+from lakehead.wire.errors import InvalidRecord, NewerFormat, Unreadable
 
 MAX_BYTES = 64 << 10
 """The largest record that is read, unless its class says otherwise."""
@@ -48,6 +48,23 @@ class StoredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Encode the record as it is stored."""
         return msgspec.json.encode(self)
 
+    def encode_checked(self) -> bytes:
+        """Encode a record that holds what people have entered, of any length and form.
+
+        Raises `InvalidRecord` if it could not be read back.
+        """
+        try:
+            body = self.encode()
+            msgspec.json.decode(body, type=type(self))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise InvalidRecord(f"This cannot be stored at {self.key}: {error}.") from None
+        if len(body) > self.MAX_BYTES:
+            raise InvalidRecord(
+                f"This cannot be stored at {self.key}: it has {len(body):,} bytes, and at most {self.MAX_BYTES:,} "
+                "are allowed. Say it in fewer words, or remove what is not needed any more."
+            )
+        return body
+
     @classmethod
     def decode(cls, body: bytes, key: str) -> Self:
         """Decode the record that is stored at a key.
@@ -65,6 +82,20 @@ class StoredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         if not record.belongs_at(key):
             raise Unreadable(f"The object {key} holds a {expected} that belongs to another key. Repair it by hand.")
         return record
+
+
+class VersionedRecord(StoredRecord, frozen=True, kw_only=True):
+    """A record that is replaced by compare-and-set. Each class has both as its last fields, as they are stored."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every replacement."""
+        raise NotImplementedError
+
+    @property
+    def nonce(self) -> str:
+        """A random value for each change, by which a writer knows its own again."""
+        raise NotImplementedError
 
 
 class IdentityRecord(StoredRecord, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ IDENTITY = BatchIdentity("agent-a", "boot-uuid", 10, 20)
 HASH = "abcd" + "0123456789abcdef" * 3 + "0123456789ab"
 HOUR = UtcHour.of(1_760_000_000_000_000_000)
 TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
+ACTION = "0c8a1c2e-5f0b-4a51-8a5a-1b2c3d4e5f60"
 
 KEYS = {
     "raw_blob": keys.raw_blob(HASH),
@@ -39,6 +40,9 @@ KEYS = {
     "repair": keys.repair(IDENTITY),
     "retired": keys.retired(IDENTITY),
     "discarded": keys.discarded(TABLE, IDENTITY),
+    "identity_conflicts_folder": keys.identity_conflicts_folder("agent-a"),
+    "overlaps_folder": keys.overlaps_folder("agent-a"),
+    "audit_entry": keys.audit_entry(1_760_000_000_000_000_000, ACTION),
     "authority": keys.AUTHORITY,
     "tokens": keys.TOKENS,
     "reconciler_heartbeat": keys.RECONCILER_HEARTBEAT,
@@ -104,6 +108,10 @@ def test_keys_of_acceptance_come_back_as_what_they_were_made_of(
     assert keys.parse_repair(keys.repair(identity)) == identity
     assert keys.parse_retired(keys.retired(identity)) == identity
     assert keys.parse_discarded(keys.discarded(TABLE, identity)) == (TABLE, identity)
+    assert keys.identity_conflict(identity, digest).startswith(f"{keys.identity_conflicts_folder(identity.agent_id)}/")
+    assert keys.overlap(identity, digest).startswith(f"{keys.overlaps_folder(identity.agent_id)}/")
+    if hour.number >= 0:
+        assert keys.parse_audit_entry(keys.audit_entry(hour.start_ns + 7, ACTION)) == (hour.start_ns + 7, ACTION)
 
 
 @given(windows, hours, metrics, chunk_ids, st.integers(0, 10**20 - 1))
@@ -202,6 +210,11 @@ def test_hours_are_of_utc() -> None:
         lambda: keys.quarantined_identity("", "b"),
         lambda: keys.quarantined_identity("a", "b\x00"),
         lambda: keys.accepted_folder("a" * 121, "b"),
+        lambda: keys.audit_entry(-1, ACTION),
+        lambda: keys.audit_entry(0, "../x"),
+        lambda: keys.audit_entry(0, ACTION.upper()),
+        lambda: keys.overlaps_folder(""),
+        lambda: keys.identity_conflicts_folder("\x00"),
         lambda: chunk_keys.chunk_manifest(HOUR, "../x", 1),
         lambda: chunk_keys.chunk_manifest(HOUR, "5m", -1),
         lambda: chunk_keys.chunk_manifest(HOUR, "5m", 10**20),
@@ -255,6 +268,7 @@ PARSERS: list[tuple[Callable[[str], object], str]] = [
     (keys.parse_repair, KEYS["repair"]),
     (keys.parse_retired, KEYS["retired"]),
     (keys.parse_discarded, KEYS["discarded"]),
+    (keys.parse_audit_entry, KEYS["audit_entry"]),
     (chunk_keys.parse_chunk_manifest, KEYS["chunk_manifest"]),
     (chunk_keys.parse_rollup_chunk, KEYS["rollup_chunk_of_an_odd_metric"]),
     (chunk_keys.parse_rollup_chunk, KEYS["rollup_chunk_of_a_long_metric"]),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid, decode_at_identity
+from lakehead.wire.audit_records import AuditEntry
 from lakehead.wire.authority_records import (
     AuthorityRecord,
     OpenSpool,
@@ -19,8 +20,13 @@ from lakehead.wire.authority_records import (
     token_sha256,
 )
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.conflict_records import ConflictResolution, QuarantinedIdentity, QuarantineManifest
-from lakehead.wire.errors import NewerFormat, Unreadable
+from lakehead.wire.conflict_records import (
+    ConflictResolution,
+    OverlapManifest,
+    QuarantinedIdentity,
+    QuarantineManifest,
+)
+from lakehead.wire.errors import InvalidRecord, NewerFormat, Unreadable
 from lakehead.wire.frame import decode_frame, frame_sha256
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
 from lakehead.wire.stored_record import StoredRecord, schema_name
@@ -57,6 +63,10 @@ VOID = IdentityVoid(
     nonce=NONCE,
 )
 CONFLICT = QuarantineManifest.of(MANIFEST, SUBMITTED_HASH, observed_at_unix_ns=AT, collector_id="collector-2")
+OTHER = msgspec.structs.replace(
+    MANIFEST, seq_start=15, seq_end=30, frame_sha256=SUBMITTED_HASH, raw_blob_key=keys.raw_blob(SUBMITTED_HASH)
+)
+OVERLAP = OverlapManifest.of(MANIFEST, OTHER, observed_at_unix_ns=AT, observed_by="landing-1", nonce=NONCE)
 
 RECORDS: dict[str, StoredRecord] = {
     "identity-manifest": MANIFEST,
@@ -86,6 +96,17 @@ RECORDS: dict[str, StoredRecord] = {
         changed_by="ann",
         version=3,
         nonce=NONCE,
+    ),
+    "overlap-manifest": OVERLAP,
+    "audit-entry": AuditEntry(
+        action_id=NONCE,
+        at_unix_ns=AT,
+        by="ann",
+        action="release",
+        subject=keys.quarantined_identity("agent-a", "boot-uuid"),
+        because_of=CONFLICT.key,
+        before={"state": "quarantined", "version": 3},
+        after={"state": "released"},
     ),
     "accepted-by-time": AcceptedByTime.of(MANIFEST),
     "accepted-by-blob": AcceptedByBlob.of(MANIFEST),
@@ -183,7 +204,7 @@ def test_each_key_of_a_record_is_needed_unless_it_has_a_default(name: str) -> No
     record = RECORDS[name]
     whole = json.loads(record.encode())
 
-    for left_out in set(whole) - {"nonce", "note", "reason", "open_spools"}:
+    for left_out in set(whole) - {"nonce", "note", "reason", "open_spools", "because_of", "before", "after"}:
         rest = msgspec.json.encode({key: value for key, value in whole.items() if key != left_out})
         with pytest.raises(Unreadable) as caught:
             type(record).decode(rest, key_of(record))
@@ -196,7 +217,7 @@ def test_no_key_takes_a_value_of_another_form(name: str, wrong: object) -> None:
     record = RECORDS[name]
     whole = json.loads(record.encode())
 
-    for key in set(whole) - {"nonce", "note", "reason", "prefix"}:
+    for key in set(whole) - {"nonce", "note", "reason", "prefix", "because_of", "before", "after"}:
         body = msgspec.json.encode({**whole, key: wrong})
         try:
             decoded = type(record).decode(body, key_of(record))
@@ -316,6 +337,36 @@ def test_the_manifest_of_a_frame_says_what_the_frame_says() -> None:
 def test_a_conflict_with_itself_is_none() -> None:
     with pytest.raises(ValueError, match="no conflict"):
         QuarantineManifest.of(MANIFEST, ACCEPTED_HASH, observed_at_unix_ns=AT, collector_id="c")
+
+
+def test_an_overlap_names_another_batch_with_common_sequence_numbers() -> None:
+    with pytest.raises(ValueError, match="common sequence numbers"):
+        OverlapManifest.of(MANIFEST, MANIFEST, observed_at_unix_ns=AT, observed_by="landing-1")
+    after = msgspec.structs.replace(OTHER, seq_start=21)
+    with pytest.raises(ValueError, match="common sequence numbers"):
+        OverlapManifest.of(MANIFEST, after, observed_at_unix_ns=AT, observed_by="landing-1")
+    assert QuarantineByBlob.of(OVERLAP).frame_sha256 == ACCEPTED_HASH
+    assert QuarantineByBlob.of(OVERLAP).identity == IDENTITY
+
+
+@pytest.mark.parametrize("wrong", [1, "x", [], {"a": 2**63}, {"a": 1.5}, {"a": None}, {"a": {}}, {"a" * 257: 1}])
+def test_what_an_audit_entry_says_before_and_after_is_flat(wrong: object) -> None:
+    entry = RECORDS["audit-entry"]
+
+    for key in ("before", "after"):
+        with pytest.raises(Unreadable):
+            AuditEntry.decode(msgspec.json.encode({**json.loads(entry.encode()), key: wrong}), entry.key)
+
+
+def test_a_record_that_could_not_be_read_back_is_not_encoded() -> None:
+    entry = msgspec.structs.replace(RECORDS["audit-entry"])
+    assert entry.encode_checked() == entry.encode()
+
+    for change in ({"by": ""}, {"by": "x" * 1025}, {"by": "\ud800"}, {"at_unix_ns": True}):
+        with pytest.raises(InvalidRecord, match=keys.AUDIT):
+            msgspec.structs.replace(entry, **change).encode_checked()
+    with pytest.raises(InvalidRecord, match="at most 65,536"):
+        msgspec.structs.replace(entry, after={"note": "x" * 70_000}).encode_checked()
 
 
 def test_derived_entries_do_not_depend_on_who_makes_them_and_when() -> None:
