@@ -1,5 +1,7 @@
 """An acceptor over a store whose next writes can be told what to do."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
@@ -9,8 +11,9 @@ from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.retry import Backoff
 from lakehead.storage.memory_store import MemoryStore
-from lakehead.storage.port import Created, Exists, Object
+from lakehead.storage.port import Created, Exists, Object, Replaced, Stale, Version
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
+from lakehead.wire.audit_records import AuditEntry
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
 
@@ -18,22 +21,27 @@ IDENTITY = BatchIdentity("agent-a", "boot-1", 10, 20)
 NO_PAUSES = Backoff(attempts=3, first_seconds=0)
 
 NOT_APPLIED, APPLIED, DOWN, GONE = "in doubt, not applied", "in doubt, applied", "unavailable", "exists, then gone"
+TOLD_STALE = "applied, and told stale"
 
 
 class ScriptedStore(MemoryStore):
     """Notes every write, and does to the next writes below a prefix what the test has said."""
 
-    def __init__(self) -> None:
-        super().__init__(clock=SystemClock())
+    def __init__(self, *, page_size: int = 1000) -> None:
+        super().__init__(clock=SystemClock(), page_size=page_size)
         self.created: list[str] = []
         self.script: dict[str, list[str]] = {}
         self.is_down_for_reads = False
+        self.replaced: list[str] = []
+        self.meanwhile: dict[str, list[Callable[[], Awaitable[object]]]] = {}
+        """What others do below a prefix right before each of the next writes."""
 
     def next(self, prefix: str, *what: str) -> None:
         self.script[prefix] = list(what)
 
     async def create(self, key: str, body: bytes) -> Created | Exists:
         self.created.append(key)
+        await self._meanwhile(key)
         match self._next(key):
             case "in doubt, not applied":
                 raise OutcomeUnknown(f"{key}: no answer")
@@ -47,6 +55,23 @@ class ScriptedStore(MemoryStore):
             case _:
                 return await super().create(key, body)
 
+    async def replace(self, key: str, body: bytes, version: Version) -> Replaced | Stale:
+        self.replaced.append(key)
+        await self._meanwhile(key)
+        match self._next(key):
+            case "in doubt, not applied":
+                raise OutcomeUnknown(f"{key}: no answer")
+            case "in doubt, applied":
+                await super().replace(key, body, version)
+                raise OutcomeUnknown(f"{key}: no answer")
+            case "applied, and told stale":
+                await super().replace(key, body, version)
+                return Stale(None)
+            case "unavailable":
+                raise Unavailable(f"{key}: 503")
+            case _:
+                return await super().replace(key, body, version)
+
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         if self.is_down_for_reads:
             raise Unavailable(f"{key}: 503")
@@ -58,11 +83,39 @@ class ScriptedStore(MemoryStore):
     async def keys(self, folder: str) -> list[str]:
         return [each.key async for page in self.list(folder) for each in page]
 
+    async def _meanwhile(self, key: str) -> None:
+        for prefix, others in self.meanwhile.items():
+            if key.startswith(f"{prefix}/") and others:
+                await others.pop(0)()
+
     def _next(self, key: str) -> str | None:
         for prefix, what in self.script.items():
             if key.startswith(f"{prefix}/") and what:
                 return what.pop(0)
         return None
+
+
+@dataclass
+class FixedClock(SystemClock):
+    """Time that passes only when a test says so."""
+
+    seconds: float = 1000.0
+
+    def now_ns(self) -> int:
+        return 1_760_000_000_000_000_000 + int(self.seconds * 10**9)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+async def audit_trail(store: ScriptedStore) -> list[AuditEntry]:
+    """All entries of the audit trail, the oldest first."""
+    found = []
+    for key in await store.keys("audit/v1"):
+        there = await MemoryStore.get(store, key)
+        assert there is not None
+        found.append(AuditEntry.decode(there.body, key))
+    return found
 
 
 def acceptor(store: ScriptedStore, *, name: str = "gateway-1") -> Acceptor:
