@@ -139,6 +139,7 @@ class Acceptor:
             wire_version=submission.wire_version,
             frame_version=submission.frame_version,
             nonce=self.ids.uuid(),
+            kind=submission.kind.name.lower(),
         )
 
     async def _create(self, manifest: IdentityManifest) -> IdentityManifest | IdentityVoid:

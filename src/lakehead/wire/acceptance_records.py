@@ -33,6 +33,9 @@ class IdentityManifest(
     nonce: str = ""
     """A random value for each attempt, by which a gateway knows its own manifest again. Not of the specification."""
 
+    kind: str = ""
+    """What the records are: `samples` or `logs`. Empty if the gateway did not say. Not of the specification."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.raw_blob_key != keys.raw_blob(self.frame_sha256):
