@@ -1,0 +1,226 @@
+"""HTTP/1.1 of one connection: uvicorn's protocol, with limits on what a client may hold, and answers that arrive.
+
+uvicorn bounds neither the time nor the size of a request's head, nor how many connections are open; and it closes a
+connection whose body is unread in a way that may take the answer with it. Those are here; the rest is uvicorn's.
+"""
+
+import asyncio
+from asyncio import TimerHandle
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from lakehead.gateway.connections import Connections
+from lakehead.gateway.error_codes import ErrorCode, error_body
+
+RETRY_AFTER = b"1"
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection to a listener."""
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, listener: Connections) -> None:
+        super().__init__(config, server_state, app_state={})
+        self._listener = listener
+        self._settings = listener.settings
+        self._timer: TimerHandle | None = None
+        """Until when a head must be whole; after an unread body, until when the rest of it is thrown away."""
+
+        self._reads_head = True
+        self._head_bytes = 0
+        """Of a head that is not whole yet, in earlier packets."""
+
+        self._head_came = False
+        """Whether a head became whole in this packet."""
+
+        self._body_came = False
+        self._bytes_without_body = 0
+        """Of trailers and chunk sizes since the last bytes of the body."""
+
+        self._discards = False
+        """Whether everything that still comes is thrown away."""
+
+        self._discarded = 0
+        self._refusal = ErrorCode.BAD_REQUEST
+        """What a parser error is answered with."""
+
+    @property
+    def _current(self) -> RequestResponseCycle | None:
+        """The request whose head came last; None before the first."""
+        return self.cycle
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether nothing more is read from the connection."""
+        return self._discards or self.transport.is_closing()
+
+    # --- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Begin to wait for a request, unless there are too many connections."""
+        super().connection_made(transport)
+        if not self._listener.opened(self):
+            self._answer(ErrorCode.TOO_MANY_CONNECTIONS, "Too many connections are open. Try again later.")
+            self.transport.close()
+            return
+        self._start_timer(self._settings.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_timer()
+        self._listener.closed(self)
+        super().connection_lost(exc)
+
+    def evict(self) -> None:
+        """Close the connection at once: another one needs its place."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    # --- what comes
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a packet."""
+        if self._discards:
+            self._discarded += len(data)
+            if self._discarded > self._settings.linger_bytes:
+                self.transport.abort()
+            return
+        read_head, self._head_came, self._body_came = self._reads_head, False, False
+        super().data_received(data)
+        if self._is_ending:
+            return
+        if not self._reads_head:
+            self._check_trailers(len(data))
+        else:
+            if read_head and not self._head_came:  # else only a part of the packet was of this head
+                self._head_bytes += len(data)
+            if self._head_bytes > self._settings.head_bytes:
+                self._refuse_head()
+            elif self._timer is None:
+                self._start_timer(self._settings.head_seconds)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header, and leave out trailers, which come after the request was handed on."""
+        if self._reads_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand on the request."""
+        self._stop_timer()
+        self._reads_head, self._head_came, self._head_bytes = False, True, 0
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._settings.head_bytes:
+            self._refusal = ErrorCode.HEAD_TOO_LARGE
+            raise ValueError("the head is too large")  # which ends parsing; `send_400_response` is called
+        self._listener.works(self)
+        super().on_headers_complete()
+        if (cycle := self._current) is not None:
+            cycle.transport = _AnswerTransport(self, cycle)
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a part of the body."""
+        self._body_came = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of a request: what follows is the head of another."""
+        super().on_message_complete()
+        self._reads_head = True
+
+    def _check_trailers(self, size: int) -> None:
+        self._bytes_without_body = 0 if self._body_came else self._bytes_without_body + size
+        if self._bytes_without_body > self._settings.head_bytes and not self._head_came:
+            self.send_400_response("The trailers are too large.")
+
+    # --- what is answered without a handler
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be parsed, unless a whole request before it is still to be answered."""
+        cycle = self._current
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            # Whoever gets an answer must be able to take it for that of the request before.
+            cycle.keep_alive = False
+            self._discards = True
+            return
+        message = "The request line and headers are too large." if self._refusal is ErrorCode.HEAD_TOO_LARGE else msg
+        self._answer(self._refusal, message)
+        self._linger()
+
+    def _refuse_head(self) -> None:
+        self._refusal = ErrorCode.HEAD_TOO_LARGE
+        self.send_400_response("")
+
+    def _answer(self, code: ErrorCode, message: str) -> None:
+        body = error_body(code, message)
+        lines = [b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close"]
+        if code.status == 503:
+            lines.append(b"retry-after: " + RETRY_AFTER)
+        self.transport.write(STATUS_LINE[code.status] + b"\r\n".join(lines) + b"\r\n\r\n" + body)
+
+    # --- the end of an answer, and of the connection
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless the connection is closing."""
+        if self._discards:
+            self.server_state.total_requests += 1
+            return
+        super().on_response_complete()
+        if (cycle := self._current) is None or cycle.response_complete:
+            self._listener.waits(self)
+
+    def end_after(self, cycle: RequestResponseCycle) -> None:
+        """Close the connection after an answer, at once if nothing of its request is unread."""
+        if cycle.more_body or self._discards or self.cycle is not cycle:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Close the connection when the client has done so, or after a while: until then nothing is read any more."""
+        if self.transport.is_closing():
+            return
+        self._discards = True
+        self._unset_keepalive_if_required()
+        self._listener.waits(self)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._settings.linger_seconds, self.transport.close)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._head_is_late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        self._listener.timed_out += 1
+        if (cycle := self._current) is not None and not cycle.response_complete:
+            cycle.keep_alive = False  # the request before is answered first
+        else:
+            self.transport.abort()
+
+
+class _AnswerTransport(asyncio.Transport):
+    """What uvicorn writes an answer to. Closing it closes the connection so that the answer arrives."""
+
+    def __init__(self, protocol: BoundedHttpProtocol, cycle: RequestResponseCycle) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._cycle = cycle
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send a part of the answer."""
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection after the answer."""
+        self._protocol.end_after(self._cycle)

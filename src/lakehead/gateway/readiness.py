@@ -1,0 +1,92 @@
+"""Whether a gateway is ready for batches: its store can be used, and somebody looks after what it leaves."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError
+from lakehead.gateway.ports import ReconcilerHeartbeats
+from lakehead.gateway.settings import ReadinessSettings
+from lakehead.ids import Ids
+from lakehead.storage.port import Store
+from lakehead.storage.probe import probe
+from lakehead.wire import acceptance_keys as keys
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessReport:
+    """What was checked, each with its problem; an empty one is none."""
+
+    checks: dict[str, str]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(self.checks.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Readiness:
+    """Checks what a gateway depends on, at most once in a while however many ask."""
+
+    store: Store
+    ids: Ids
+    clock: Clock
+    reconciler: ReconcilerHeartbeats | None = None
+    """None: nobody has to look after this gateway's acceptances, as in a test."""
+
+    settings: ReadinessSettings = field(default_factory=ReadinessSettings)
+    is_stopping: bool = False
+    _last: ReadinessReport | None = field(default=None, init=False)
+    _checked_at: float = field(default=0.0, init=False)
+    _probed_at: float | None = field(default=None, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    async def check(self) -> ReadinessReport:
+        """Return what was found now, or a few seconds ago. Never raises."""
+        if self.is_stopping:
+            return ReadinessReport({"gateway": "It stops."})
+        async with self._lock:
+            is_fresh = self.clock.monotonic() - self._checked_at < self.settings.cache_seconds
+            if self._last is None or not is_fresh:
+                self._last = ReadinessReport(
+                    {"store": await self._problem_of_store(), "reconciler": await self._problem_of_reconciler()}
+                )
+                self._checked_at = self.clock.monotonic()
+            return self._last
+
+    async def _problem_of_store(self) -> str:
+        try:
+            async with asyncio.timeout(self.settings.check_seconds):
+                await self._use_store()
+        except TimeoutError:
+            return f"The store did not answer within {self.settings.check_seconds:g} s."
+        except LakeheadError as error:
+            return str(error)
+        return ""
+
+    async def _use_store(self) -> None:
+        """Read from the store, and probe its preconditions if that was long ago, or failed."""
+        now = self.clock.monotonic()
+        if self._probed_at is not None and now - self._probed_at < self.settings.probe_seconds:
+            await self.store.head(keys.AUTHORITY)
+            return
+        self._probed_at = None
+        await probe(self.store, ids=self.ids)
+        self._probed_at = now
+
+    async def _problem_of_reconciler(self) -> str:
+        if self.reconciler is None:
+            return ""
+        try:
+            async with asyncio.timeout(self.settings.check_seconds):
+                age = await self.reconciler.age_seconds()
+        except TimeoutError:
+            return f"The reconciler's heartbeat could not be read within {self.settings.check_seconds:g} s."
+        except LakeheadError as error:
+            return str(error)
+        if age is None:
+            return "No reconciler was ever started here. Start one."
+        if age > self.settings.reconciler_seconds:
+            return f"The reconciler gave its last sign of life {age:.0f} s ago. Look after it."
+        return ""
