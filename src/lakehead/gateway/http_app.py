@@ -8,9 +8,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakehead.gateway.error_codes import ErrorCode, Refusal
 from lakehead.gateway.metrics import GatewayMetrics
+from lakehead.gateway.request_body import ClientGone
 
 LOG = logging.getLogger(__name__)
 _ROUTING = {404: ErrorCode.NOT_FOUND, 405: ErrorCode.METHOD_NOT_ALLOWED}
@@ -39,9 +41,14 @@ def new_app(title: str, *, listener: str, metrics: GatewayMetrics) -> FastAPI:
     app = FastAPI(title=title, version="1", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     def refused(request: Request, refusal: Refusal) -> Response:
+        request.state.is_counted = True
         response = refusal.response(close=may_have_body(request))
         metrics.answered(listener, response.status_code, refusal.code)
         return response
+
+    async def on_client_gone(request: Request, error: Exception) -> Response:
+        del request, error
+        return Response(status_code=400)  # which goes nowhere
 
     async def on_refusal(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)  # noqa: S101 - for the type checker
@@ -65,10 +72,31 @@ def new_app(title: str, *, listener: str, metrics: GatewayMetrics) -> FastAPI:
         return refused(request, Refusal(ErrorCode.INTERNAL_ERROR, "The gateway failed. Try again later."))
 
     app.add_exception_handler(Refusal, on_refusal)
+    app.add_exception_handler(ClientGone, on_client_gone)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(Exception, on_failure)
     return app
+
+
+class CountedAnswers:
+    """Counts answers but for errors of the gateway's form, which are counted with their code."""
+
+    def __init__(self, app: ASGIApp, *, listener: str, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._listener = listener
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and count its answer."""
+        state = scope.setdefault("state", {})
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and not state.get("is_counted"):
+                self._metrics.answered(self._listener, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, counted)
 
 
 def may_have_body(request: Request) -> bool:

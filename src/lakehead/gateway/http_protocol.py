@@ -34,6 +34,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_came = False
         """Whether a head became whole in this packet."""
 
+        self._message_began = False
+        """Whether a request has begun that is not whole yet."""
+
         self._body_came = False
         self._bytes_without_body = 0
         """Of trailers and chunk sizes since the last bytes of the body."""
@@ -92,13 +95,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if not self._reads_head:
             self._check_trailers(len(data))
-        else:
-            if read_head and not self._head_came:  # else only a part of the packet was of this head
-                self._head_bytes += len(data)
-            if self._head_bytes > self._settings.head_bytes:
-                self._refuse_head()
-            elif self._timer is None:
-                self._start_timer(self._settings.head_seconds)
+            return
+        is_all_head = read_head and not self._head_came
+        if is_all_head:
+            self._head_bytes += len(data)
+        if self._head_bytes > self._settings.head_bytes:
+            self._refuse_head()
+        elif self._timer is None and (is_all_head or self._message_began):
+            self._start_timer(self._settings.head_seconds)
+
+    def on_message_begin(self) -> None:
+        """Note the first bytes of a request."""
+        super().on_message_begin()
+        self._message_began = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header, and leave out trailers, which come after the request was handed on."""
@@ -125,7 +134,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note the end of a request: what follows is the head of another."""
         super().on_message_complete()
-        self._reads_head = True
+        self._reads_head, self._message_began = True, False
 
     def _check_trailers(self, size: int) -> None:
         self._bytes_without_body = 0 if self._body_came else self._bytes_without_body + size

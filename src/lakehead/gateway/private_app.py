@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from lakehead.errors import LakeheadError
 from lakehead.gateway.conflict_routes import ConflictRequests, add_conflict_routes
 from lakehead.gateway.error_codes import ErrorCode
-from lakehead.gateway.http_app import documented, new_app
+from lakehead.gateway.http_app import CountedAnswers, documented, new_app
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.ports import ConflictDecisions, ConflictReader, RoleTokens
 from lakehead.gateway.readiness import Readiness
@@ -57,6 +57,7 @@ class PrivateListener:
 def private_app(listener: PrivateListener) -> FastAPI:
     """Return the application of the private listener."""
     app = new_app("Lakehead gateway: private", listener=LISTENER, metrics=listener.metrics)
+    app.add_middleware(CountedAnswers, listener=LISTENER, metrics=listener.metrics)
     viewer = require("viewer", listener.tokens)
     secured: dict[str, Any] = {"security": [{"bearer": []}]}
 

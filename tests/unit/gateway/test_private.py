@@ -255,11 +255,15 @@ async def test_metrics_tell_what_happened_and_may_be_open() -> None:
         )
     )
     async with client(opened) as http:
+        await http.get("/healthz")
+        await http.get("/v1/conflicts")
         text = (await http.get("/metrics")).text
     await gateway.close()
     for line in (
         'lakehead_gateway_requests_total{code="",listener="ingest",status="200"} 1.0',
         'lakehead_gateway_requests_total{code="unauthenticated",listener="ingest",status="401"} 1.0',
+        'lakehead_gateway_requests_total{code="",listener="private",status="200"} 1.0',
+        'lakehead_gateway_requests_total{code="unauthenticated",listener="private",status="401"} 1.0',
         'lakehead_gateway_unavailable_total{code="overloaded"} 0.0',
         'lakehead_gateway_accept_seconds_count{outcome="accepted"} 1.0',
         "lakehead_gateway_not_queued_total 0.0",

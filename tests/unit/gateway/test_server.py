@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from lakehead.errors import Misconfigured
+from lakehead.gateway.http_protocol import BoundedHttpProtocol
 from lakehead.gateway.server import ListenerServer
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, TlsSettings
 from tests.servers.certificates import Authority
@@ -47,7 +48,8 @@ async def test_whoever_has_no_token_is_answered_before_the_body_is_sent() -> Non
 async def test_whoever_has_no_token_is_not_asked_for_the_body_that_it_holds_back() -> None:
     async with running() as at:
         answer = await at.ask(head("Content-Length: 100", "Expect: 100-continue", token="wrong"))
-    assert answer.status == 401
+        asked = await at.ask(head(f"Content-Length: {len(FRAME)}", "Expect: 100-continue"))
+    assert (answer.status, asked.status) == (401, 100)
 
 
 @async_test
@@ -197,6 +199,21 @@ async def test_connections_without_a_whole_head_are_closed_after_a_while() -> No
             assert await wire.is_closed()
             await wire.close()
         assert at.gateway.metric("connections_timed_out_total", listener="ingest") == 3
+
+
+@async_test
+async def test_neither_a_request_under_way_nor_an_idle_connection_is_taken_for_a_slow_head() -> None:
+    async with running() as at:
+        wire = await at.connect()
+        await begun(wire, at.gateway)
+        (connection,) = at.server._ingest.server_state.connections
+        assert isinstance(connection, BoundedHttpProtocol)
+        assert connection._timer is None
+        at.gateway.store.is_open.set()
+        await wire.answer()
+        assert connection._timer is None
+        assert connection.timeout_keep_alive_task is not None
+        await wire.close()
 
 
 @async_test
