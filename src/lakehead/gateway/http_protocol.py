@@ -15,6 +15,7 @@ from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode, error_body
 
 RETRY_AFTER = b"1"
+HEAD_TOO_LARGE = ErrorCode.HEAD_TOO_LARGE, "The request line and headers are too large."
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -45,8 +46,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether everything that still comes is thrown away."""
 
         self._discarded = 0
-        self._refusal = ErrorCode.BAD_REQUEST
-        """What a parser error is answered with."""
+        self._refusal: tuple[ErrorCode, str] | None = None
+        """What is answered when parsing ends; None: that it was no HTTP."""
 
     @property
     def _current(self) -> RequestResponseCycle | None:
@@ -74,6 +75,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._listener.closed(self)
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # uvicorn's never keeps a connection open
+        """The client sends nothing more. Keep the connection open if a whole request is still to be answered."""
+        if (cycle := self._unanswered()) is None or self.scheme == "https":  # where there is no half of a connection
+            return None
+        cycle.keep_alive = False
+        return True
 
     def evict(self) -> None:
         """Close the connection at once: another one needs its place."""
@@ -119,8 +127,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._reads_head, self._head_came, self._head_bytes = False, True, 0
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._settings.head_bytes:
-            self._refusal = ErrorCode.HEAD_TOO_LARGE
+            self._refusal = HEAD_TOO_LARGE
             raise ValueError("the head is too large")  # which ends parsing; `send_400_response` is called
+        if self.parser.should_upgrade():  # the parser would take the body for another protocol's
+            self._refusal = ErrorCode.BAD_REQUEST, "Only HTTP/1.1 is spoken here. Send the request without `Upgrade`."
+            raise ValueError("another protocol is offered")
         self._listener.works(self)
         super().on_headers_complete()
         if (cycle := self._current) is not None:
@@ -145,18 +156,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be parsed, unless a whole request before it is still to be answered."""
-        cycle = self._current
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+        if (cycle := self._unanswered()) is not None:
             # Whoever gets an answer must be able to take it for that of the request before.
             cycle.keep_alive = False
             self._discards = True
             return
-        message = "The request line and headers are too large." if self._refusal is ErrorCode.HEAD_TOO_LARGE else msg
-        self._answer(self._refusal, message)
+        self._answer(*(self._refusal or (ErrorCode.BAD_REQUEST, msg)))
         self._linger()
 
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The request that has come in full and is still to be answered; None if there is none."""
+        cycle = self._current
+        return cycle if cycle is not None and not cycle.response_complete and not cycle.more_body else None
+
     def _refuse_head(self) -> None:
-        self._refusal = ErrorCode.HEAD_TOO_LARGE
+        self._refusal = HEAD_TOO_LARGE
         self.send_400_response("")
 
     def _answer(self, code: ErrorCode, message: str) -> None:

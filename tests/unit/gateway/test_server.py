@@ -18,7 +18,8 @@ from tests.support.async_tests import async_test
 from tests.unit.gateway.running import Wire, head, running, upload
 from tests.unit.gateway.support import AUTH, FRAME, OTHER_FRAME, Gateway, as_role
 
-BIG = 1 << 20
+BIG = 12 << 20
+"""More than the buffers between client and server hold, and less than the gateway throws away."""
 
 
 @async_test
@@ -160,6 +161,38 @@ async def test_what_follows_a_whole_upload_does_not_take_its_answer() -> None:
 
 
 @async_test
+async def test_a_client_that_closes_its_side_after_a_whole_upload_still_gets_the_answer() -> None:
+    async with running() as at:
+        wire = await at.connect()
+        at.gateway.store.is_open.clear()
+        await wire.send(upload(FRAME))
+        wire.writer.write_eof()
+        await at.gateway.store.is_asked.wait()
+        assert (await at.ask(upload(b"x"))).status == 400  # by then it has seen that, too
+        at.gateway.store.is_open.set()
+        assert (await wire.answer()).status == 200
+        assert await wire.is_closed()
+        await wire.close()
+
+
+@async_test
+async def test_a_client_that_offers_another_protocol_is_told_not_to() -> None:
+    async with running() as at:
+        answer = await at.ask(upload(FRAME, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
+        assert (answer.status, answer.code) == (400, "bad_request")
+        assert b"Upgrade" in answer.body
+
+
+@async_test
+async def test_uploads_that_are_sent_without_waiting_are_answered_in_their_order() -> None:
+    async with running() as at:
+        wire = await at.connect()
+        await wire.send(upload(FRAME) + upload(OTHER_FRAME) + upload(b"x") + upload(FRAME))
+        assert [(await wire.answer()).status for _ in range(4)] == [200, 409, 400, 200]
+        await wire.close()
+
+
+@async_test
 async def test_a_content_length_that_is_too_short_is_a_bad_frame_and_not_a_second_request() -> None:
     async with running() as at:
         answer = await at.ask(head(f"Content-Length: {len(FRAME) - 5}") + FRAME)
@@ -259,6 +292,7 @@ async def test_a_stopping_gateway_answers_what_is_under_way_and_takes_nothing_ne
         gateway, port = at.gateway, at.server.ingest_port
         under_way, idle = await at.connect(), await at.connect()
         await begun(under_way, gateway)
+        gateway.queue.is_open.clear()
         stopping = asyncio.ensure_future(at.server.stop())
         assert await idle.is_closed()
         with pytest.raises(OSError, match="onnect"):
@@ -270,6 +304,9 @@ async def test_a_stopping_gateway_answers_what_is_under_way_and_takes_nothing_ne
         gateway.store.is_open.set()
         answer = await under_way.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
+        await gateway.queue.is_asked.wait()
+        assert not stopping.done()
+        gateway.queue.is_open.set()
         await stopping
         assert gateway.after.counts.queued == gateway.after.counts.indexed == 1
         for wire in (under_way, idle):
