@@ -185,16 +185,12 @@ class ConflictBook:
 
 
 class LandingQueue:
-    """Remembers what was queued, and may hold it back."""
+    """Remembers what was queued."""
 
     def __init__(self) -> None:
         self.queued: list[IdentityManifest] = []
-        self.is_open, self.is_asked = asyncio.Event(), asyncio.Event()
-        self.is_open.set()
 
     async def put(self, manifests: Sequence[IdentityManifest]) -> None:
-        self.is_asked.set()
-        await self.is_open.wait()
         self.queued += manifests
 
 

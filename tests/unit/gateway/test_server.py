@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -292,7 +293,6 @@ async def test_a_stopping_gateway_answers_what_is_under_way_and_takes_nothing_ne
         gateway, port = at.gateway, at.server.ingest_port
         under_way, idle = await at.connect(), await at.connect()
         await begun(under_way, gateway)
-        gateway.queue.is_open.clear()
         stopping = asyncio.ensure_future(at.server.stop())
         assert await idle.is_closed()
         with pytest.raises(OSError, match="onnect"):
@@ -304,13 +304,32 @@ async def test_a_stopping_gateway_answers_what_is_under_way_and_takes_nothing_ne
         gateway.store.is_open.set()
         answer = await under_way.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
-        await gateway.queue.is_asked.wait()
-        assert not stopping.done()
-        gateway.queue.is_open.set()
         await stopping
         assert gateway.after.counts.queued == gateway.after.counts.indexed == 1
         for wire in (under_way, idle):
             await wire.close()
+
+
+@async_test
+async def test_side_effects_end_after_the_last_upload_and_before_the_private_listener() -> None:
+    seen: list[str] = []
+    async with running() as at:
+        close = at.gateway.after.close
+
+        async def noted(*, within: float) -> None:
+            with pytest.raises(OSError, match="onnect"):
+                await asyncio.open_connection("127.0.0.1", at.server.ingest_port)
+            async with httpx.AsyncClient() as http:
+                health = await http.get(f"http://127.0.0.1:{at.server.private_port}/healthz")
+            seen.append(f"{within:g} s, private listener {health.status_code}")
+            await close(within=within)
+
+        at.server._side_effects = SimpleNamespace(close=noted)  # type: ignore[assignment]
+        assert (await at.ask(upload(FRAME))).status == 200
+        await at.server.stop()
+        assert at.gateway.after.counts.queued == 1
+        at.server._side_effects = at.gateway.after
+    assert seen == ["10 s, private listener 200"]
 
 
 @async_test
