@@ -324,7 +324,7 @@ async def test_side_effects_end_after_the_last_upload_and_before_the_private_lis
             seen.append(f"{within:g} s, private listener {health.status_code}")
             await close(within=within)
 
-        at.server._side_effects = SimpleNamespace(close=noted)  # type: ignore[assignment]
+        at.server._side_effects = SimpleNamespace(close=noted)
         assert (await at.ask(upload(FRAME))).status == 200
         await at.server.stop()
         assert at.gateway.after.counts.queued == 1
