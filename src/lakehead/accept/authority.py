@@ -167,13 +167,13 @@ class Authority:
         if found is None:
             raise NoAuthority(
                 f"There is no acceptance authority in {here}: {keys.AUTHORITY} is missing. Correct the bucket or "
-                "prefix, or, if batches shall be accepted there from now on, run `lakehead gateway init` once."
+                "prefix, or, if batches shall be accepted there from now on, run `lakehead gateway init CONFIG` once."
             )
         if (found.bucket, found.prefix) != (self.bucket, self._prefix):
             raise AnotherAuthority(
                 f"The authority record in {here} is of {_place(found.bucket, found.prefix)}: it was copied, or the "
                 "settings name another place than the store. Correct the settings, or choose a prefix that holds "
-                "nothing yet and run `lakehead gateway init`."
+                "nothing yet and run `lakehead gateway init CONFIG`."
             )
         return found
 

@@ -128,7 +128,7 @@ class Conflicts:
                 return found
         raise NoSuchConflict(
             f"No frame with the hash {submitted_sha256} is in quarantine under {keys.accepted(identity)}. "
-            "List the conflicts: `lakehead conflicts list`."
+            "List the conflicts: `lakehead conflicts list CONFIG`."
         )
 
     async def resolution(self, identity: BatchIdentity, submitted_sha256: str) -> ConflictResolution | None:

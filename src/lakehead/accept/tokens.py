@@ -93,7 +93,7 @@ class Tokens:
             if len(live) >= MOST_PER_AGENT:
                 raise TooManyTokens(
                     f"The agent {agent_id!r} has {len(live)} live tokens ({', '.join(live)}), and may have "
-                    f"{MOST_PER_AGENT}. Revoke one: `lakehead gateway token revoke`."
+                    f"{MOST_PER_AGENT}. Revoke one: `lakehead gateway token revoke CONFIG ID`."
                 )
             tokens = (*there, entry)
             return msgspec.structs.replace(found, tokens=tokens) if found else TokenList(tokens=tokens, version=1)
@@ -118,7 +118,9 @@ class Tokens:
         """Remove a token. Gateways refuse it when they have read the list again. Raises `NoSuchToken`."""
         entry = next((each for each in await self.list() if each.token_id == token_id), None)
         if entry is None:
-            raise NoSuchToken(f"No live token has the id {token_id[:80]!r}. List them: `lakehead gateway token list`.")
+            raise NoSuchToken(
+                f"No live token has the id {token_id[:80]!r}. List them: `lakehead gateway token list CONFIG`."
+            )
 
         def remove(found: TokenList | None) -> TokenList:
             if found is None:  # somebody has deleted the list, and every token with it

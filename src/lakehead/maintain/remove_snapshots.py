@@ -81,11 +81,11 @@ def remove_snapshots(
     failed = delete_files(after, orphans)
     if failed:
         LOG.warning(
-            "%d files of table %s, which no snapshot needs any more, could not be deleted: lakehead maintain sweep "
-            "removes them later. The first: %s",
+            "%d files that no snapshot needs any more could not be deleted; the first: %s. Remove them later: "
+            "lakehead maintain sweep %s",
             len(failed),
-            table.name,
             failed[0],
+            table.name,
         )
     return Removed(gone, files=len(orphans) - len(failed), not_deleted=len(failed))
 

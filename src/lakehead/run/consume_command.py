@@ -1,40 +1,19 @@
 """`lakehead consume`: land what queues announce."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from lakehead.run.backfill_command import backfill
+from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.consume_files import files_command
 from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.select_pipelines import select_pipelines
 
-if TYPE_CHECKING:
-    from typer._click import Context
-
-DEFAULT = "run"
-
-
-class _ConfigOrCommand(TyperGroup):
-    """`lakehead consume CONFIG` runs pipelines; `lakehead consume files CONFIG` is a command of its own."""
-
-    def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
-        """Take what is not the name of a command for a configuration."""
-        known = args and (args[0] in self.commands or args[0] in ("--help", "-h"))
-        return super().resolve_command(ctx, args if known else [DEFAULT, *args])
-
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        """Leave options that come before the configuration to the command that runs it."""
-        if args and args[0].startswith("-") and args[0] not in ("--help", "-h"):
-            args = [DEFAULT, *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ConfigOrCommand,
+    cls=ConfigOrCommand,
     no_args_is_help=True,
     help="Land what queues announce: `lakehead consume CONFIG` runs its pipelines.",
 )

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +36,7 @@ from lakehead.run.observe.levels import Level
 from lakehead.run.observe.outputs import warn_on_stderr
 from lakehead.run.observe.state_events import StateEventSubscriber
 from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.run.stop_signals import stop_signals
 from lakehead.run.stopping import StopSignal
 from lakehead.spark.jobs import ThreadSessions
 from lakehead.state.buffered import BufferedState
@@ -105,7 +105,7 @@ class Pipelines:
             waiting = {name: error for name in names if (error := await self._open(name, opened))}
             if self.metrics_port is not None:
                 self._serve_metrics(self.metrics_port, opened)
-            with _signals(self._stop):
+            with stop_signals(self._stop):
                 reporting = asyncio.ensure_future(self._report_for_ever())
                 try:
                     async with asyncio.TaskGroup() as pipelines:
@@ -366,21 +366,3 @@ async def _cancelled(task: "asyncio.Future[None]") -> None:
     """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.wait([task])
-
-
-@contextmanager
-def _signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` on Ctrl-C and SIGTERM; a second Ctrl-C ends the process at once."""
-    loop = asyncio.get_running_loop()
-
-    def interrupted() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-        stop("you (Ctrl-C)")
-
-    loop.add_signal_handler(signal.SIGINT, interrupted)
-    loop.add_signal_handler(signal.SIGTERM, stop, "SIGTERM")
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)

@@ -9,7 +9,15 @@ from typing import Annotated, NoReturn
 import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
-from lakehead.run import config_command, consume_command, maintain_command, queue, state_command
+from lakehead.run import (
+    config_command,
+    conflicts_command,
+    consume_command,
+    gateway_command,
+    maintain_command,
+    queue,
+    state_command,
+)
 from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
@@ -47,8 +55,10 @@ app.command()(run)
 app.command()(demo)
 app.command()(doctor)
 app.add_typer(config_command.app, name="config")
+app.add_typer(conflicts_command.app, name="conflicts")
 app.add_typer(consume_command.app, name="consume")
 app.add_typer(dead_letter_commands(open_consumed_tables), name="dead-letters")
+app.add_typer(gateway_command.app, name="gateway")
 app.add_typer(maintain_command.app, name="maintain")
 app.add_typer(queue.app, name="queue")
 app.add_typer(state_command.app, name="state")

@@ -124,8 +124,8 @@ def expire(  # noqa: PLR0913 - typer's shape: one argument for each option
     )
     if result.not_deleted:
         typer.echo(
-            f"{result.table}: {result.not_deleted} files could not be deleted; a later lakehead maintain sweep removes "
-            "them"
+            f"{result.table}: {result.not_deleted} files could not be deleted. Remove them later: "
+            f"lakehead maintain sweep {result.table}"
         )
     if result.no_landing:
         typer.echo(f"{result.table}: main has no landing in its history, so all its snapshots are kept")

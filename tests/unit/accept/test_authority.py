@@ -88,7 +88,7 @@ async def test_another_bucket_prefix_or_mode_is_refused_and_changes_nothing(
 async def test_a_gateway_without_an_authority_does_not_start_and_creates_none() -> None:
     store = ScriptedStore()
 
-    with pytest.raises(NoAuthority, match="run `lakehead gateway init`"):
+    with pytest.raises(NoAuthority, match="run `lakehead gateway init CONFIG`"):
         await authority(store).check("s3_manifest")
     for change in (
         authority(store).open_spool("s1", collector_id="g1"),

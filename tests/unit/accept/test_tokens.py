@@ -79,7 +79,7 @@ async def test_an_agent_has_two_live_tokens_at_most_and_the_way_out_is_told() ->
     first = await admin.add(by="ann", agent_id="agent-a")
     second = await admin.add(by="ann", agent_id="agent-a")
 
-    with pytest.raises(TooManyTokens, match=r"Revoke one: `lakehead gateway token revoke`"):
+    with pytest.raises(TooManyTokens, match=r"Revoke one: `lakehead gateway token revoke CONFIG ID`"):
         await admin.add(by="ann", agent_id="agent-a")
     assert len(await audit_trail(store)) == 2, "what was refused at once left no trace"
 

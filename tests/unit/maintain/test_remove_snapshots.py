@@ -316,7 +316,7 @@ def test_files_that_cannot_be_deleted_are_told_and_left_to_a_sweep(
     assert done.files == 0
     assert done.not_deleted == len(before - needed(table)) > 0
     assert stored(table) == before
-    assert "lakehead maintain sweep removes them later" in caplog.text
+    assert "Remove them later: lakehead maintain sweep t.t" in caplog.text
 
 
 def test_statistics_of_expired_snapshots_go_with_them(table: IcebergTable) -> None:

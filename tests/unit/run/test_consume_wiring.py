@@ -37,7 +37,7 @@ def test_the_state_of_a_folder_pipeline_forgets_the_files_that_its_queue_no_long
             opened.push_async_callback(queue.close)
             coordinator = wiring.coordinator(pipeline_settings("inbox", pipeline), pipeline, queue, deps, opened)
             listing: Any = queue
-            assert cast(Any, coordinator)._shared._listing is listing
+            assert cast(Any, coordinator)._pipeline.shared._listing is listing
             there, gone = (tmp_path / "in" / "there.csv").as_uri(), (tmp_path / "in" / "gone.csv").as_uri()
             return listing.folder, await listing.not_listed([there, gone])
 

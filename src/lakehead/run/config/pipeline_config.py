@@ -8,6 +8,7 @@ from pydantic import Field
 from lakehead.run.config.base import ConfigModel, NonEmptyText
 from lakehead.run.config.connections import FileSinkConfig, IcebergSinkConfig, SinkConfig, SourceConfig, SparkConfig
 from lakehead.run.config.consume_config import ConsumeConfig
+from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.run.config.runtime_config import MetadataConfig, RuntimeConfig
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.config.unused_keys import mark_unused_keys
@@ -40,6 +41,9 @@ class PipelineConfig(ConfigModel):
     )
     pipelines: Mapping[str, ConsumeConfig] = Field(
         {}, description="The pipelines that consume queues, each under a name that you never change."
+    )
+    gateway: GatewayConfig | None = Field(
+        None, description="The gateway that accepts batches of agents over HTTP. Default: none."
     )
 
     def source_of(self, table: TableConfig) -> SourceConfig:

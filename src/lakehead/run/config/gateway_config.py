@@ -1,0 +1,112 @@
+"""The configuration of a gateway."""
+
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from lakehead.gateway.settings import IngestSettings, ListenerSettings
+from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
+
+Bytes = Annotated[StrictInt, Field(ge=1)]
+Count = Annotated[StrictInt, Field(ge=1)]
+Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+INGEST, LISTENER = IngestSettings(), ListenerSettings()
+MULTI_REGION = (".mrap", ".accesspoint.s3-global.amazonaws.com")
+
+
+class ListenerTlsConfig(ConfigModel):
+    """The certificate of a listener."""
+
+    cert_file: NonEmptyText = Field(description="A PEM file with the certificate and those that it depends on.")
+    key_file: NonEmptyText = Field(description="A PEM file with the private key.")
+    key_password: SecretField | None = Field(None, description="The password of the private key. Default: none.")
+    client_ca_file: NonEmptyText | None = Field(
+        None, description="A PEM file of authorities: every client must show a certificate of one. Default: no need to."
+    )
+
+
+class ListenerConfig(ConfigModel):
+    """Where a gateway listens."""
+
+    host: NonEmptyText = Field("127.0.0.1", description="The address. Default: this machine alone can connect.")
+    port: Port = Field(description="The port; 0 takes any free one.")
+    tls: ListenerTlsConfig | None = Field(None, description="The certificate. Default: connections are not encrypted.")
+    max_connections: Count = Field(
+        LISTENER.max_connections, description="Connections that may be open. Stay below the limit of open files."
+    )
+
+
+class IngestConfig(ConfigModel):
+    """Which batches are accepted, and how."""
+
+    acceptance: Literal["s3_manifest"] = Field(
+        "s3_manifest",
+        description="When a batch is accepted: s3_manifest, when its identity manifest is in the object store.",
+    )
+    body_bytes: Bytes = Field(INGEST.body_bytes, description="The largest frame, in bytes.")
+    payload_bytes: Bytes = Field(INGEST.payload_bytes, description="The largest payload of a frame, decompressed.")
+    read_seconds: Seconds = Field(INGEST.read_seconds, description="How long a client may take to send a frame.")
+    requests_per_second: Annotated[float, Field(gt=0)] | None = Field(
+        INGEST.requests_per_second, description="Requests of one agent, on average. null: any number."
+    )
+    burst: Count = Field(INGEST.burst, description="Requests of one agent at once, after a pause.")
+    requests_in_flight: Count = Field(INGEST.requests_in_flight, description="Requests that may be under way.")
+    bytes_in_flight: Bytes = Field(INGEST.bytes_in_flight, description="Bytes of frames that may be under way.")
+
+    @model_validator(mode="after")
+    def _largest_frame_fits(self) -> "IngestConfig":
+        if self.bytes_in_flight < self.body_bytes:
+            raise invalid("bytes_in_flight must be at least body_bytes: else the largest frames are never taken.")
+        return self
+
+
+class GatewayConfig(ConfigModel):
+    """A gateway: which batches it accepts, from whom, and into which store."""
+
+    store: NonEmptyText = Field(
+        description="The URL of the store: bucket and prefix are the acceptance authority, the same for all gateways."
+    )
+    collector_id: NonEmptyText | None = Field(
+        None, description="The gateway's own name in what it stores. Default: the name of the machine."
+    )
+    ingest: IngestConfig = Field(IngestConfig(), description="Limits on batches, and when one is accepted.")
+    ingest_listener: ListenerConfig = Field(
+        ListenerConfig(port=8480), description="Where agents upload batches. Default: port 8480 of this machine."
+    )
+    private_listener: ListenerConfig = Field(
+        ListenerConfig(port=8481, max_connections=64),
+        description="Health, metrics and conflicts, for operators. Default: port 8481 of this machine.",
+    )
+    queue_path: NonEmptyText = Field(
+        "landing-queue", description="The folder of the store with the queue of accepted batches that are to be landed."
+    )
+    reconciler: Literal["none", "required"] = Field(
+        "none", description="Whether the gateway is ready only while a reconciler gives signs of life in the store."
+    )
+    metrics_need_token: StrictBool = Field(
+        default=True, description="Whether /metrics needs a token with a role, as other private routes do."
+    )
+    stop_seconds: Count = Field(30, description="How long requests under way may take when the gateway stops.")
+    allow_multi_region_access_point: StrictBool = Field(
+        default=False,
+        description="Whether the store may be a Multi-Region Access Point. Say so only if you have proved that every "
+        "write of this prefix goes to the same bucket: else two regions accept different frames as the same batch.",
+    )
+
+    @model_validator(mode="after")
+    def _one_authority(self) -> "GatewayConfig":
+        parts = urlsplit(self.store)
+        if "://" not in self.store:
+            raise invalid("store must be a URL, such as s3://bucket/prefix or file:///folder.")
+        if not self.allow_multi_region_access_point and parts.netloc.lower().endswith(MULTI_REGION):
+            raise invalid(
+                "store is a Multi-Region Access Point, which is no lock: two regions may accept different frames as "
+                "the same batch. Name one bucket, or set allow_multi_region_access_point."
+            )
+        if PurePosixPath(self.queue_path).is_absolute() or ".." in PurePosixPath(self.queue_path).parts:
+            raise invalid("queue_path must be a folder of the store.")
+        return self

@@ -1,0 +1,182 @@
+"""`lakehead gateway`: accept batches of agents over HTTP."""
+
+import asyncio
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from lakehead.errors import Misconfigured
+from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
+from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.queue_options import AsJson
+from lakehead.run.queue_output import print_json, print_table, utc_time
+from lakehead.wire.authority_records import Role
+
+if TYPE_CHECKING:
+    from lakehead.gateway.server import GatewayServer
+    from lakehead.run.config.gateway_config import ListenerConfig
+    from lakehead.run.gateway_wiring import GatewayWiring
+
+ConfigFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The configuration, JSON or TOML.", show_default=False)
+]
+
+app = typer.Typer(
+    cls=ConfigOrCommand,
+    no_args_is_help=True,
+    help="Accept batches of agents over HTTP: `lakehead gateway CONFIG` runs a gateway.",
+)
+token_app = typer.Typer(no_args_is_help=True, help="Add, list and revoke tokens of agents and operators.")
+app.add_typer(token_app, name="token")
+
+
+def open_gateway(file: Path) -> "GatewayWiring":
+    """Return the gateway of a configuration. Raises `Misconfigured` if it has none."""
+    # Imported here: slow to load, and other commands should not wait for it.
+    from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
+    from lakehead.run.gateway_wiring import GatewayWiring  # noqa: PLC0415 - see above
+
+    config = read_config(file).gateway
+    if config is None:
+        raise Misconfigured(f"The configuration {file} has no gateway. Add one under gateway: see docs/gateway.md.")
+    return GatewayWiring(config, ENVIRONMENT)
+
+
+def operator() -> str:
+    """Return who runs this command, for the audit trail."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+@app.command(DEFAULT)
+def run(file: ConfigFile) -> None:
+    """Accept batches until it is stopped. Any number of gateways may share a store, behind any load balancer.
+
+    On Ctrl-C or SIGTERM no new request is taken, and requests under way are answered. Exit codes: 0 stopped, 1 the
+    store does not answer, 2 the configuration is wrong.
+
+    Example: lakehead gateway conf/gateway.toml
+    """
+    import uvloop  # noqa: PLC0415 - only this command needs it
+
+    wiring = open_gateway(file)
+
+    def ready(server: "GatewayServer") -> None:
+        config = wiring.config
+        typer.echo(
+            f"Gateway {wiring.collector_id} accepts batches for {config.store}.\n"
+            f"  ingest   {_url(config.ingest_listener, server.ingest_port)}/ingest/v1/batch\n"
+            f"  private  {_url(config.private_listener, server.private_port)}",
+            err=True,
+        )
+
+    async def serve() -> None:
+        from lakehead.run.stop_signals import stop_signals  # noqa: PLC0415 - only this command needs it
+
+        stop = asyncio.Event()
+
+        def ended_by(who: str) -> None:
+            typer.echo(f"Stopped by {who}: requests under way are answered.", err=True)
+            stop.set()
+
+        with stop_signals(ended_by):
+            await wiring.serve(stop, ready)
+
+    uvloop.run(serve())
+
+
+@app.command()
+def init(file: ConfigFile) -> None:
+    """Make the store of a configuration an acceptance authority. Do it once, before the first gateway starts.
+
+    A gateway that finds no authority, or one of another bucket or prefix, does not start: so a mistyped store is
+    noticed before anything is accepted there. Running it again changes nothing.
+
+    Example: lakehead gateway init conf/gateway.toml
+    """
+    wiring = open_gateway(file)
+
+    async def initialise() -> tuple[str, bool]:
+        await wiring.store.ensure_probed()
+        found = await wiring.authority.init(wiring.config.ingest.acceptance)
+        return found.record.authority_id, found.is_new
+
+    authority_id, is_new = asyncio.run(initialise())
+    what = "is the acceptance authority from now on" if is_new else "is the acceptance authority already"
+    typer.echo(f"{wiring.config.store} {what}: {authority_id}")
+    if is_new:
+        typer.echo(f"Next: lakehead gateway token add {file} --agent NAME", err=True)
+
+
+@token_app.command()
+def add(
+    file: ConfigFile,
+    *,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The agent that may upload with it.", show_default=False)
+    ] = None,
+    role: Annotated[
+        Role | None, typer.Option(help="What it may do on the private listener.", show_default=False)
+    ] = None,
+) -> None:
+    """Add a token for an agent, or one with a role, and print it. It is shown this once: only its hash is stored.
+
+    Gateways take it within 30 seconds. An agent may have two, so that one can replace the other without a pause.
+
+    Example: lakehead gateway token add conf/gateway.toml --agent web-1 > web-1.token
+    """
+    wiring = open_gateway(file)
+    added = asyncio.run(wiring.tokens.add(by=operator(), agent_id=agent, role=role))
+    typer.echo(added.token)
+    typer.echo(f"Its id is {added.entry.token_id}: gateways take it within 30 s.", err=True)
+
+
+@token_app.command("list")
+def list_tokens(file: ConfigFile, *, as_json: AsJson = False) -> None:
+    """List the live tokens by their ids, without the secrets.
+
+    Example: lakehead gateway token list conf/gateway.toml
+    """
+    found = asyncio.run(open_gateway(file).tokens.list())
+    if as_json:
+        tokens = [
+            {"id": each.token_id, "agent": each.agent_id, "role": each.role, "created_by": each.created_by}
+            | {"created_at": utc_time(each.created_at_unix_ns // 1_000_000)}
+            for each in found
+        ]
+        print_json({"tokens": tokens})
+        return
+    rows = [
+        (
+            each.token_id,
+            each.agent_id or "",
+            each.role or "",
+            utc_time(each.created_at_unix_ns // 1_000_000),
+            each.created_by,
+        )
+        for each in found
+    ]
+    print_table(("ID", "AGENT", "ROLE", "CREATED", "BY"), rows)
+    typer.echo(f"{len(found):,} {'token' if len(found) == 1 else 'tokens'}")
+
+
+@token_app.command()
+def revoke(
+    file: ConfigFile, token_id: Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")]
+) -> None:
+    """Revoke a token. Gateways refuse it within 30 seconds, and after 5 minutes at the latest.
+
+    Example: lakehead gateway token revoke conf/gateway.toml 0b8c…
+    """
+    revoked = asyncio.run(open_gateway(file).tokens.revoke(token_id, by=operator()))
+    whose = f"the agent {revoked.agent_id}" if revoked.agent_id is not None else f"a {revoked.role}"
+    typer.echo(f"Revoked a token of {whose}: gateways refuse it within 30 s.")
+
+
+def _url(listener: "ListenerConfig", port: int) -> str:
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{'http' if listener.tls is None else 'https'}://{host}:{port}"

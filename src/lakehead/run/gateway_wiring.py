@@ -1,0 +1,240 @@
+"""Opens a gateway and what operators change of its authority. Nothing here starts a JVM."""
+
+import asyncio
+import platform
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from lakehead.accept.acceptance import Acceptor
+from lakehead.accept.after_acceptance import AfterAcceptance
+from lakehead.accept.authority import Authority
+from lakehead.accept.conflict_decisions import ConflictDecisions, NotQuarantined
+from lakehead.accept.conflicts import Conflicts, NoSuchConflict
+from lakehead.accept.quarantined_boots import QuarantinedBoots
+from lakehead.accept.record_file import read_record
+from lakehead.accept.tokens import TokenCache, Tokens
+from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.ingestor import Ingestor
+from lakehead.clock import Clock, SystemClock
+from lakehead.gateway.error_codes import ErrorCode
+from lakehead.gateway.ingest_app import ingest_app
+from lakehead.gateway.landing_queue import BufferedLandingQueue
+from lakehead.gateway.measured_store import MeasuredStore
+from lakehead.gateway.metrics import GatewayMetrics
+from lakehead.gateway.private_app import PrivateListener, private_app
+from lakehead.gateway.readiness import Readiness
+from lakehead.gateway.server import GatewayServer
+from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, TlsSettings
+from lakehead.gateway.uploads import Uploads
+from lakehead.ids import Ids, Random, RandomIds, system_bytes, system_random
+from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig
+from lakehead.run.environment import store_settings
+from lakehead.storage.port import Store
+from lakehead.storage.probed_store import ProbedStore, open_probed_store
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.authority_records import ReconcilerHeartbeat
+from lakehead.wire.errors import InvalidRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHeartbeats:
+    """The reconciler's signs of life, as the store has them."""
+
+    store: Store
+    clock: Clock
+
+    async def age_seconds(self) -> float | None:
+        """Return how old the last one is; None if there was never one. Raises `Unavailable`."""
+        found = await read_record(ReconcilerHeartbeat, keys.RECONCILER_HEARTBEAT, self.store)
+        return None if found is None else max(0.0, (self.clock.now_ns() - found.beat_at_unix_ns) / 1e9)
+
+
+@dataclass(frozen=True)
+class GatewayWiring:
+    """A gateway by its configuration."""
+
+    config: GatewayConfig
+    environment: Mapping[str, str] = field(repr=False)
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=RandomIds)
+    random: Random = field(default_factory=system_random)
+
+    @property
+    def collector_id(self) -> str:
+        """The gateway's own name."""
+        return self.config.collector_id or platform.node() or "gateway"
+
+    @cached_property
+    def store(self) -> ProbedStore:
+        """The store of the authority, probed before the first write."""
+        url = self.config.store
+        return open_probed_store(
+            url, store_settings(url, self.environment), clock=self.clock, ids=self.ids, random=self.random
+        )
+
+    @property
+    def authority(self) -> Authority:
+        """The authority that the store is, or shall be."""
+        parts = urlsplit(self.config.store)
+        return Authority(
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            random=self.random,
+            bucket=f"{parts.scheme}://{parts.netloc}",
+            prefix=unquote(parts.path).strip("/"),
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of agents and operators."""
+        return Tokens(store=self.store, clock=self.clock, ids=self.ids, random=self.random, random_bytes=system_bytes)
+
+    @property
+    def conflicts(self) -> Conflicts:
+        """The conflicts of the authority."""
+        return Conflicts(store=self.store, clock=self.clock, ids=self.ids, collector_id=self.collector_id)
+
+    @property
+    def decisions(self) -> ConflictDecisions:
+        """What operators decide about conflicts."""
+        return ConflictDecisions(conflicts=self.conflicts, random=self.random)
+
+    async def serve(self, stop: asyncio.Event, ready: Callable[[GatewayServer], None]) -> None:
+        """Accept batches until `stop` is set; `ready` is called when both listeners listen.
+
+        Raises `Misconfigured` for a store that does not honour preconditions, another authority or an address that is
+        taken, and `Unavailable` if the store does not answer at the start.
+        """
+        await self.store.ensure_probed()
+        record = await self.authority.check(self.config.ingest.acceptance)
+        tokens, boots = TokenCache(self.store, self.clock), QuarantinedBoots(self.store, self.clock)
+        await asyncio.gather(tokens.refresh(), boots.refresh())
+        metrics, settings = GatewayMetrics(), self._settings()
+        store = MeasuredStore(self.store, metrics.store_seconds, self.clock)
+        async with AsyncExitStack() as opened:
+            ingestor = await opened.enter_async_context(self._ingestor())
+            effects = AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
+            metrics.watch_side_effects(effects.counts)
+            readiness = Readiness(
+                store=self.store,
+                ids=self.ids,
+                clock=self.clock,
+                reconciler=StoredHeartbeats(self.store, self.clock) if self.config.reconciler == "required" else None,
+                settings=settings.readiness,
+            )
+            uploads = Uploads(
+                tokens=tokens,
+                quarantine=boots,
+                acceptor=Acceptor(
+                    store=store, clock=self.clock, ids=self.ids, random=self.random, collector_id=self.collector_id
+                ),
+                conflicts=self.conflicts,
+                side_effects=effects,
+                authority_id=record.authority_id,
+                metrics=metrics,
+                clock=self.clock,
+                settings=settings.ingest,
+            )
+            opened.callback(uploads.close)
+            ingest = ingest_app(uploads)
+            private = private_app(
+                PrivateListener(
+                    tokens=tokens,
+                    conflicts=self.conflicts,
+                    decisions=self.decisions,
+                    readiness=readiness,
+                    metrics=metrics,
+                    refusals={
+                        NoSuchConflict: ErrorCode.NO_SUCH_CONFLICT,
+                        NotQuarantined: ErrorCode.NOT_QUARANTINED,
+                        InvalidRecord: ErrorCode.BAD_REQUEST,
+                    },
+                    metrics_need_token=settings.metrics_need_token,
+                    ingest=ingest,
+                )
+            )
+            for copy in (tokens, boots):
+                opened.push_async_callback(_cancelled, asyncio.create_task(copy.run()))
+            server = GatewayServer(
+                ingest=ingest,
+                private=private,
+                side_effects=effects,
+                readiness=readiness,
+                metrics=metrics,
+                clock=self.clock,
+                settings=settings,
+            )
+            await opened.enter_async_context(server)
+            ready(server)
+            await _first_of(stop.wait(), server.wait())
+
+    def _ingestor(self) -> Ingestor:
+        folder = self.config.queue_path.strip("/")
+        return Ingestor(
+            IngestorConfig(
+                object_store_config=ObjectStoreConfig(url=self.config.store),
+                manifest_path=f"{folder}/manifest.json",
+                data_path_prefix=f"{folder}/data",
+            ),
+            self.clock,
+            store=self.store,
+            ids=self.ids,
+            random=self.random,
+        )
+
+    def _settings(self) -> GatewaySettings:
+        config, ingest = self.config, self.config.ingest
+        return GatewaySettings(
+            ingest_listener=self._listener(config.ingest_listener),
+            private_listener=self._listener(config.private_listener),
+            ingest=IngestSettings(
+                body_bytes=ingest.body_bytes,
+                payload_bytes=ingest.payload_bytes,
+                read_seconds=ingest.read_seconds,
+                requests_per_second=ingest.requests_per_second,
+                burst=ingest.burst,
+                requests_in_flight=ingest.requests_in_flight,
+                bytes_in_flight=ingest.bytes_in_flight,
+            ),
+            metrics_need_token=config.metrics_need_token,
+            stop_seconds=config.stop_seconds,
+        )
+
+    def _listener(self, config: ListenerConfig) -> ListenerSettings:
+        tls = config.tls
+        return ListenerSettings(
+            host=config.host,
+            port=config.port,
+            max_connections=config.max_connections,
+            tls=None
+            if tls is None
+            else TlsSettings(
+                cert_file=tls.cert_file,
+                key_file=tls.key_file,
+                key_password=tls.key_password.resolve(self.environment) if tls.key_password else None,
+                client_ca_file=tls.client_ca_file,
+            ),
+        )
+
+
+async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of several coroutines ends, and cancel the others. Raises what it raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

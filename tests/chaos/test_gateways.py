@@ -1,0 +1,193 @@
+"""Two gateways on one S3 server: they race on the same identities, and are killed at random."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds, system_random
+from lakehead.storage.open_store import open_store
+from lakehead.storage.port import Store
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest, decode_at_identity
+from lakehead.wire.batch_identity import BatchIdentity
+from tests.consumer import aws
+from tests.servers.seaweed import Seaweed
+from tests.support.async_tests import run_bounded
+from tests.support.commands import lakehead_command
+from tests.support.effort import effort
+from tests.support.gateways import GatewayProcess, gateway_config, sample_frame
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(200, soak=3_000))]
+
+RACES = effort(40, soak=1_000)
+BLOWS = effort(4, soak=60)
+BATCHES = 6
+"""Batches that each client sends between two blows."""
+
+
+class Authority:
+    """A store with a token, and two gateways in front of it."""
+
+    def __init__(self, folder: Path, seaweed: Seaweed) -> None:
+        self.env, self.url = aws(seaweed), f"s3://lake/{uuid4().hex}"
+        self.config = gateway_config(folder, self.url, ingest={"requests_per_second": None})
+        self._settings = seaweed.settings()
+        assert lakehead_command("gateway", "init", self.config, env=self.env).returncode == 0
+        added = lakehead_command("gateway", "token", "add", self.config, "--agent", "agent", env=self.env)
+        self.token = added.stdout.strip()
+        self.gateways = [
+            GatewayProcess(self.config, self.env, folder / f"gateway-{number}.log").start() for number in range(2)
+        ]
+
+    async def send(self, http: httpx.AsyncClient, gateway: GatewayProcess, frame: bytes) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return await http.post(f"{gateway.ingest}/ingest/v1/batch", content=frame, headers=headers)
+
+    def store(self) -> Store:
+        return open_store(self.url, self._settings, clock=SystemClock(), ids=RandomIds(), random=system_random())
+
+    async def manifest(self, store: Store, identity: BatchIdentity) -> IdentityManifest:
+        """The identity manifest, whose blob is there and as it says."""
+        found = await store.get(keys.accepted(identity))
+        assert found is not None, f"{identity} is not accepted"
+        manifest = decode_at_identity(found.body, identity)
+        assert isinstance(manifest, IdentityManifest)
+        blob = await store.get(manifest.raw_blob_key)
+        assert blob is not None
+        assert sha256(blob.body).hexdigest() == manifest.frame_sha256
+        return manifest
+
+
+@pytest.fixture
+def authority(tmp_path: Path, seaweed: Seaweed) -> Iterator[Authority]:
+    made = Authority(tmp_path, seaweed)
+    yield made
+    for gateway in made.gateways:
+        gateway.kill()
+
+
+def test_of_two_gateways_that_race_on_an_identity_one_accepts(authority: Authority) -> None:
+    async def race(http: httpx.AsyncClient, store: Store, number: int) -> None:
+        identity = BatchIdentity("agent", "boot", number * 10, number * 10 + 4)
+        one, other = sample_frame(identity), sample_frame(identity, 5.0 if number % 2 else 1.0)
+        answers = await asyncio.gather(
+            *(
+                authority.send(http, gateway, frame)
+                for gateway, frame in zip(authority.gateways, (one, other), strict=True)
+            )
+        )
+        manifest = await authority.manifest(store, identity)
+        if one == other:
+            assert sorted((each.status_code, each.json()["duplicate"]) for each in answers) == [
+                (200, False),
+                (200, True),
+            ]
+        else:
+            assert sorted(each.status_code for each in answers) == [200, 409]
+            [accepted] = [each.json() for each in answers if each.status_code == 200]
+            [refused] = [each.json() for each in answers if each.status_code == 409]
+            assert accepted["duplicate"] is False
+            assert accepted["frame_sha256"] == refused["accepted_frame_sha256"] == manifest.frame_sha256
+            assert await store.head(keys.identity_conflict(identity, refused["submitted_frame_sha256"])) is not None
+
+    async def races() -> None:
+        store = authority.store()
+        async with httpx.AsyncClient(timeout=60) as http:
+            for number in range(RACES):
+                await race(http, store, number)
+
+    run_bounded(races())
+
+
+class Client:
+    """Sends batches of one boot, each until a gateway answers 200, whichever that is."""
+
+    def __init__(self, authority: Authority, name: str, random: Random) -> None:
+        self.authority = authority
+        self.name = name
+        self.random = random
+        self.sent = 0
+        self.answers: dict[BatchIdentity, list[bool]] = {}
+
+    async def send(self, http: httpx.AsyncClient, count: int) -> None:
+        for _ in range(count):
+            identity = BatchIdentity("agent", self.name, self.sent * 10, self.sent * 10 + 9)
+            frame = sample_frame(identity, float(self.sent))
+            self.sent += 1
+            for _ in range(self.random.choice([1, 1, 2])):
+                answer = await self._until_accepted(http, frame)
+                self.answers.setdefault(identity, []).append(bool(answer["duplicate"]))
+                assert answer["frame_sha256"] == sha256(frame).hexdigest()
+
+    async def _until_accepted(self, http: httpx.AsyncClient, frame: bytes) -> dict[str, object]:
+        while True:
+            gateway = self.random.choice(self.authority.gateways)
+            try:
+                response = await self.authority.send(http, gateway, frame)
+            except httpx.HTTPError:
+                await asyncio.sleep(0.05)
+                continue
+            if response.status_code == 200:
+                answer: dict[str, object] = response.json()
+                return answer
+            assert response.status_code in (429, 503), response.text
+            await asyncio.sleep(0.05)
+
+
+async def blow(gateways: Sequence[GatewayProcess], random: Random) -> None:
+    victim = random.choice(gateways)
+    await asyncio.sleep(random.uniform(0, 0.2))
+    await asyncio.to_thread(victim.kill)
+    await asyncio.to_thread(victim.start)
+
+
+def test_what_gateways_answered_is_accepted_once_though_they_are_killed(authority: Authority) -> None:
+    random = Random(7)
+    clients = [Client(authority, f"boot-{number}", random) for number in range(4)]
+
+    async def disturbed() -> None:
+        async with httpx.AsyncClient(timeout=60) as http:
+            for _ in range(BLOWS):
+                await asyncio.gather(
+                    blow(authority.gateways, random), *(client.send(http, BATCHES) for client in clients)
+                )
+        store = authority.store()
+        for client in clients:
+            assert len(client.answers) == BLOWS * BATCHES
+            for identity, duplicates in client.answers.items():
+                await authority.manifest(store, identity)
+                assert Counter(duplicates)[False] <= 1, f"{identity} was accepted as the first twice"
+
+    run_bounded(disturbed())
+
+
+def test_a_gateway_that_is_stopped_answers_what_is_under_way_and_ends_with_success(authority: Authority) -> None:
+    client = Client(authority, "boot", Random(1))
+
+    async def stopped() -> int | None:
+        async with httpx.AsyncClient(timeout=60) as http:
+            sending = asyncio.ensure_future(client.send(http, 20))
+            code = await asyncio.to_thread(authority.gateways[0].terminate)
+            authority.gateways.pop(0)
+            await sending
+        return code
+
+    codes: list[int | None] = []
+
+    async def test() -> None:
+        codes.append(await stopped())
+        store = authority.store()
+        for identity in client.answers:
+            await authority.manifest(store, identity)
+
+    run_bounded(test())
+
+    assert codes == [0]

@@ -1,0 +1,162 @@
+"""`lakehead gateway` and `lakehead conflicts`: the authority, tokens, and what operators decide."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehead.accept.acceptance import Acceptor, Conflict
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds
+from lakehead.run.config.config_file import read_config
+from lakehead.run.config.problems import InvalidConfig
+from lakehead.run.gateway_command import open_gateway
+from lakehead.run.gateway_wiring import GatewayWiring
+from tests.unit.accept.support import submitted
+from tests.unit.run.queue_support import Done
+
+Lakehead = Callable[..., Done]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return written(tmp_path, {"store": f"file://{tmp_path}/lake", "ingest_listener": {"port": 0}})
+
+
+def written(folder: Path, gateway: dict[str, Any]) -> Path:
+    path = folder / "gateway.json"
+    path.write_text(json.dumps({"gateway": gateway}))
+    return path
+
+
+def conflicting(wiring: GatewayWiring) -> str:
+    """Accept a batch, and submit another under its identity. Returns the id of the conflict."""
+
+    async def make() -> None:
+        acceptor = Acceptor(
+            store=wiring.store, clock=SystemClock(), ids=RandomIds(), random=wiring.random, collector_id="g"
+        )
+        await acceptor.accept(submitted(b"accepted"))
+        conflict = await acceptor.accept(submitted(b"other"))
+        assert isinstance(conflict, Conflict)
+        await wiring.conflicts.record(conflict)
+
+    asyncio.run(make())
+    return f"agent=6167656e742d61.boot=626f6f742d31.{10:020}-{20:020}.{submitted(b'other').sha256}"
+
+
+def test_a_store_becomes_an_authority_once(lakehead: Lakehead, config: Path) -> None:
+    first, again = lakehead("gateway", "init", config), lakehead("gateway", "init", config)
+
+    assert (first.code, again.code) == (0, 0)
+    assert "from now on" in first.out
+    assert "already" in again.out
+    assert first.out.split(": ")[-1] == again.out.split(": ")[-1], "the same id"
+    assert f"lakehead gateway token add {config} --agent" in first.err
+
+
+def test_a_gateway_does_not_start_without_an_authority(lakehead: Lakehead, config: Path) -> None:
+    done = lakehead("gateway", config)
+
+    assert done.code == 2
+    assert "run `lakehead gateway init CONFIG` once" in done.err
+
+
+def test_a_token_is_printed_once_listed_without_its_secret_and_revoked(lakehead: Lakehead, config: Path) -> None:
+    lakehead("gateway", "init", config)
+
+    added = lakehead("gateway", "token", "add", config, "--agent", "web-1")
+    lakehead("gateway", "token", "add", config, "--role", "viewer")
+    listed = lakehead("gateway", "token", "list", config, "--json")
+
+    assert added.code == 0
+    assert added.out.startswith("lh_")
+    tokens = json.loads(listed.out)["tokens"]
+    assert [(each["agent"], each["role"]) for each in tokens] == [("web-1", None), (None, "viewer")]
+    assert added.out.strip() not in listed.out
+    revoked = lakehead("gateway", "token", "revoke", config, tokens[0]["id"])
+    assert revoked.out == "Revoked a token of the agent web-1: gateways refuse it within 30 s.\n"
+    assert lakehead("gateway", "token", "list", config).out.splitlines()[-1] == "1 token"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either for an agent or for a role"),
+        (["--agent", "a", "--role", "viewer"], "either for an agent or for a role"),
+        (["--role", "king"], "'king' is not one of"),
+    ],
+)
+def test_a_token_is_for_an_agent_or_a_role(
+    lakehead: Lakehead, config: Path, arguments: list[str], message: str
+) -> None:
+    done = lakehead("gateway", "token", "add", config, *arguments)
+
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_conflicts_are_listed_shown_and_decided_about_by_the_submitted_hash(lakehead: Lakehead, config: Path) -> None:
+    lakehead("gateway", "init", config)
+    conflict = conflicting(open_gateway(config))
+
+    listed = lakehead("conflicts", "list", config)
+    shown = json.loads(lakehead("conflicts", "show", config, conflict).out)
+
+    assert [conflict, "identity_conflict", "agent-a", "10-20", "open"] in [
+        row.split() for row in listed.out.splitlines()
+    ]
+    assert listed.out.endswith("1 conflict\n")
+    assert shown["manifest"]["submitted_frame_sha256"] == submitted(b"other").sha256
+    assert lakehead("conflicts", "accept-existing", config, conflict, "--note", "a clone").code == 0
+    decided = json.loads(lakehead("conflicts", "show", config, conflict).out)["resolution"]
+    assert (decided["resolution"], decided["note"]) == ("accept_existing", "a clone")
+    assert lakehead("conflicts", "quarantine", config, conflict).code == 0
+    assert lakehead("conflicts", "release", config, conflict).code == 0
+    assert json.loads(lakehead("conflicts", "list", config, "--agent", "other", "--json").out) == {"conflicts": []}
+
+
+@pytest.mark.parametrize("command", ["show", "accept-existing", "quarantine", "release"])
+def test_a_conflict_that_there_is_not_is_told(lakehead: Lakehead, config: Path, command: str) -> None:
+    lakehead("gateway", "init", config)
+    missing = f"agent=61.boot=62.{1:020}-{2:020}.{'0' * 64}"
+
+    assert "List them: lakehead conflicts list" in lakehead("conflicts", command, config, "nonsense").err
+    done = lakehead("conflicts", command, config, missing)
+    assert done.code == 2
+    assert "is in quarantine under" in done.err
+
+
+def test_a_configuration_without_a_gateway_is_told(lakehead: Lakehead, tmp_path: Path) -> None:
+    pipelines = {"p": {"queue": {"type": "sqs", "queue": "q"}, "tables": [{"table": "a.b", "format": "csv"}]}}
+    (tmp_path / "c.json").write_text(json.dumps({"pipelines": pipelines}))
+
+    done = lakehead("gateway", tmp_path / "c.json")
+
+    assert done.code == 2
+    assert "has no gateway" in done.err
+
+
+@pytest.mark.parametrize(
+    ("gateway", "message"),
+    [
+        ({"store": "lake"}, "must be a URL"),
+        ({"store": "s3://abc123.mrap/lake"}, "Multi-Region Access Point, which is no lock"),
+        ({"store": "s3://b", "queue_path": "../other"}, "must be a folder of the store"),
+        ({"store": "s3://b", "ingest": {"acceptance": "both"}}, "acceptance"),
+        ({"store": "s3://b", "ingest": {"body_bytes": 10, "bytes_in_flight": 9}}, "largest frames are never taken"),
+        ({"store": "s3://b", "ingest_listener": {"port": 70_000}}, "port"),
+    ],
+)
+def test_a_gateway_that_cannot_work_is_refused(tmp_path: Path, gateway: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        read_config(written(tmp_path, gateway))
+
+
+def test_a_multi_region_access_point_is_taken_if_that_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path, {"store": "s3://abc123.mrap/lake", "allow_multi_region_access_point": True})
+
+    assert read_config(path).gateway is not None
