@@ -23,7 +23,7 @@ from typing import Self
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error, NoServersError, TimeoutError  # noqa: A004 - its name
+from nats.errors import Error, NoServersError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
