@@ -1,5 +1,7 @@
 """Lands data in an Iceberg lakehouse exactly once: pushed, announced by queues, or pulled from databases."""
 
+from typing import TYPE_CHECKING, Any
+
 from lakehead.buffer.blocking import BlockingCollector, BlockingIngestor, BlockingWatcher
 from lakehead.buffer.collector import CollectedBatch, Collector
 from lakehead.buffer.config import BatchFormat, CollectorConfig, CollectorMode, IngestorConfig, ObjectStoreConfig
@@ -20,10 +22,15 @@ from lakehead.storage.probe import probe
 from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.errors import NewerFormat, Unreadable
 
+if TYPE_CHECKING:
+    from lakehead.agent.blocking_gateway import BlockingGateway
+    from lakehead.agent.gateway_client import Gateway
+
 __all__ = [
     "AckOutOfOrder",
     "BatchFormat",
     "BlockingCollector",
+    "BlockingGateway",
     "BlockingIngestor",
     "BlockingWatcher",
     "BufferCounts",
@@ -33,6 +40,7 @@ __all__ = [
     "CollectorMode",
     "Durable",
     "Fenced",
+    "Gateway",
     "Ingestor",
     "IngestorConfig",
     "InvalidCall",
@@ -58,3 +66,16 @@ __all__ = [
     "open_store",
     "probe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the clients of a gateway when they are first asked for: HTTP and Arrow would double the time to import."""
+    if name == "BlockingGateway":
+        from lakehead.agent.blocking_gateway import BlockingGateway  # noqa: PLC0415 - see above
+
+        return BlockingGateway
+    if name == "Gateway":
+        from lakehead.agent.gateway_client import Gateway  # noqa: PLC0415 - see above
+
+        return Gateway
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""What sends records to a gateway: the beginning of the agent."""

@@ -1,0 +1,170 @@
+"""What an answer of a gateway means for the batch that was sent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from lakehead.agent.errors import (
+    AgentRefused,
+    BatchRefused,
+    BatchTooLarge,
+    BootQuarantined,
+    EncodingRefused,
+    FrameRefused,
+    IdentityConflict,
+    IdentityVoid,
+    TokenRefused,
+    UnexpectedAnswer,
+)
+from lakehead.agent.framed_batch import FramedBatch, Receipt
+from lakehead.wire.batch_identity import BatchIdentity
+
+SHOWN = 300
+"""The most characters of an answer that stand in a message."""
+
+_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_NOT_TAKEN = frozenset({"body_timeout", "overloaded", "rate_limited", "too_many_connections"})
+"""Codes that a gateway answers before anything is stored. After any other, the batch may have been accepted."""
+
+_REFUSED: Mapping[int, tuple[type[BatchRefused], str]] = {
+    400: (FrameRefused, "Fix what sends it, or update the gateway."),
+    401: (TokenRefused, "Use a token of this gateway that was not revoked."),
+    403: (AgentRefused, "Use the token of this agent, or the agent id of this token."),
+    413: (BatchTooLarge, "Send smaller batches."),
+    415: (EncodingRefused, "Something on the way compresses requests: turn that off for the gateway."),
+    431: (FrameRefused, "Use a shorter token."),
+}
+_DECIDED: Mapping[tuple[int, str], tuple[type[BatchRefused], str]] = {
+    (409, "identity_conflict"): (IdentityConflict, "Keep the batch until an operator has decided."),
+    (410, "identity_void"): (IdentityVoid, "Send its records again under the next sequence numbers."),
+    (423, "identity_quarantined"): (BootQuarantined, "Keep the batch, and send further records under a new boot id."),
+}
+"""Only a gateway can say these, by their codes: records could be doubled or dropped if a proxy's page were believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """The same bytes should be sent again."""
+
+    reason: str
+    in_doubt: bool
+    """Whether the batch may have been accepted."""
+
+    after_seconds: float = 0.0
+    """How long to wait at least."""
+
+
+class _Error(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+    submitted_frame_sha256: str = ""
+    accepted_frame_sha256: str = ""
+    resolution: str | None = None
+
+
+class _AcceptedBody(msgspec.Struct):
+    duplicate: bool
+    authority: str
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    frame_sha256: str
+    accepted_at_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+    """The header of that name."""
+
+
+def interpret(answer: Answered, batch: FramedBatch, *, in_doubt: bool, now_ns: int) -> Receipt | TryAgain:
+    """Return the receipt, or that the bytes should be sent again. `in_doubt`: an earlier attempt may be accepted.
+
+    Raises a `BatchRefused`, or `UnexpectedAnswer` for what no gateway answers about this batch.
+    """
+    if answer.status == 200:
+        return _receipt(answer, batch)
+    told = _error_body(answer)
+    code, said = told.error.code, told.error.message or _text(answer)
+    if answer.status in _TRY_AGAIN:
+        reason = f"{answer.status} {said}".strip()
+        return TryAgain(reason, code not in _NOT_TAKEN, _seconds(answer.retry_after, now_ns))
+    if decided := _DECIDED.get((answer.status, code)):
+        kind, advice = decided
+        # A conflict and a void say for certain that this batch was not accepted.
+        refused = kind(
+            batch, f"{_what(batch)} was refused: {said} {advice}", code=code, in_doubt=in_doubt and answer.status == 423
+        )
+        if isinstance(refused, IdentityConflict):
+            refused.accepted_frame_sha256 = told.accepted_frame_sha256
+            refused.resolution = (told.resolution or "") if told.submitted_frame_sha256 == batch.sha256 else ""
+        raise refused
+    if known := _REFUSED.get(answer.status):
+        kind, advice = known
+        raise kind(
+            batch, f"{_what(batch)} was refused ({answer.status}): {said} {advice}", code=code, in_doubt=in_doubt
+        )
+    raise UnexpectedAnswer(
+        batch, f"{_what(batch)} was answered {answer.status}, as no gateway does: {said} Check the URL of the gateway."
+    )
+
+
+def _receipt(answer: Answered, batch: FramedBatch) -> Receipt:
+    try:
+        told = msgspec.json.decode(answer.body, type=_AcceptedBody)
+        identity = BatchIdentity(told.agent_id, told.boot_id, told.seq_start, told.seq_end)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        raise UnexpectedAnswer(
+            batch,
+            f"{_what(batch)} was answered 200, but not by a gateway: {_text(answer)} Check the URL of the gateway.",
+        ) from None
+    if (identity, told.frame_sha256) != (batch.identity, batch.sha256):
+        raise UnexpectedAnswer(
+            batch,
+            f"{_what(batch)} was answered with the receipt of another batch ({identity}, {told.frame_sha256}). Check "
+            "what is between here and the gateway.",
+        )
+    return Receipt(identity, told.duplicate, told.authority, told.frame_sha256, told.accepted_at_unix_ns)
+
+
+def _error_body(answer: Answered) -> _ErrorBody:
+    try:
+        return msgspec.json.decode(answer.body, type=_ErrorBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _ErrorBody(_Error())
+
+
+def _text(answer: Answered) -> str:
+    """The beginning of an answer that is not a gateway's, on one line."""
+    text = " ".join(answer.body[: 4 * SHOWN].decode(errors="replace").split())[:SHOWN]
+    return f"{text!r}." if text else ""
+
+
+def _what(batch: FramedBatch) -> str:
+    one = batch.identity
+    return f"The batch {one.seq_start}-{one.seq_end} of the agent {one.agent_id!r}, boot {one.boot_id!r},"
+
+
+def _seconds(retry_after: str, now_ns: int) -> float:
+    """How long a Retry-After says, in seconds or as a date; 0 if it says nothing."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        when = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return max(0.0, when.timestamp() - now_ns / 10**9)

@@ -1,0 +1,146 @@
+"""Samples and log records as plain Python values, made into Arrow."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from lakehead.agent.errors import BadRecord
+from lakehead.wire.errors import BadFrame
+from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind
+
+RecordKind: TypeAlias = Literal["samples", "logs"]
+PlainRecord: TypeAlias = Mapping[str, object] | tuple[object, ...]
+KINDS: Mapping[RecordKind, FrameKind] = {"samples": FrameKind.SAMPLES, "logs": FrameKind.LOGS}
+
+_IN_TUPLES = {FrameKind.SAMPLES: ("time", "metric", "labels", "value"), FrameKind.LOGS: ("time", "body", "attributes")}
+_DEFAULTS: Mapping[FrameKind, Mapping[str, object]] = {
+    FrameKind.SAMPLES: {"labels": (), "type": "unknown"},
+    FrameKind.LOGS: {"attributes": (), "resource_attributes": (), "scope_attributes": ()},
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_SPECIAL_NUMBERS = {"NaN": float("nan"), "Inf": float("inf"), "+Inf": float("inf"), "-Inf": float("-inf")}
+"""What JSON has no numbers for, as Prometheus writes it."""
+
+
+def record_batch(kind: FrameKind, records: Sequence[PlainRecord]) -> pa.RecordBatch:
+    """Return records as Arrow in the newest schema of their kind. Raises `BadRecord` for the first that is wrong.
+
+    A record is a mapping with the columns of docs/frames.md, or a tuple: of a sample `(time, metric, labels, value)`,
+    of a log record `(time, body)` or `(time, body, attributes)`. A time is an aware `datetime`, ISO text with an
+    offset, or nanoseconds since the Unix epoch. Labels and attributes are mappings, or pairs. A sample without a type
+    has the type `unknown`.
+    """
+    rows = []
+    for index, record in enumerate(records):
+        try:
+            rows.append(_row(kind, record))
+        except ValueError as error:
+            raise BadRecord(index, str(error)) from None
+    try:
+        return _checked_batch(kind, rows)
+    except _NOT_ARROW:
+        for index, row in enumerate(rows):
+            try:
+                _checked_batch(kind, [row])
+            except _NOT_ARROW as error:
+                raise BadRecord(index, f"{error}") from None
+        raise
+
+
+_NOT_ARROW = (BadFrame, pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+def _checked_batch(kind: FrameKind, rows: list[dict[str, object]]) -> pa.RecordBatch:
+    newest = RECORD_SCHEMAS[kind][max(RECORD_SCHEMAS[kind])]
+    batch = pa.RecordBatch.from_pylist(rows, schema=newest.schema)
+    newest.check(batch)
+    return batch
+
+
+def _row(kind: FrameKind, record: PlainRecord) -> dict[str, object]:
+    """Return a record as a row for Arrow. Raises `ValueError` with the reason why it is none."""
+    schema = RECORD_SCHEMAS[kind][max(RECORD_SCHEMAS[kind])].schema
+    named = record if isinstance(record, Mapping) else _named(_IN_TUPLES[kind], record)
+    _refuse_unknown(named, schema.names, "column")
+    row: dict[str, object] = {**_DEFAULTS[kind]}
+    for name, value in named.items():
+        if value is not None:
+            row[name] = _FORMS.get(name, _as_it_is)(name, value)
+    for field in schema:
+        if not field.nullable and field.name not in row:
+            raise ValueError(f"It has no {field.name}.")
+    if isinstance(part := row.get("distribution"), Mapping):
+        _refuse_unknown(part, [field.name for field in schema.field("distribution").type], "field of distribution")
+    return row
+
+
+def _named(names: Sequence[str], record: object) -> dict[str, object]:
+    if not isinstance(record, tuple):
+        raise ValueError(f"It is a {type(record).__name__}. Give a mapping or a tuple.")  # noqa: TRY004 - see `_row`
+    if not 2 <= len(record) <= len(names):
+        raise ValueError(f"It is a tuple of {len(record)}. Give ({', '.join(names)}), or a mapping.")
+    return dict(zip(names, record, strict=False))
+
+
+def _refuse_unknown(given: Mapping[str, object], known: Sequence[str], what: str) -> None:
+    if unknown := sorted(str(name) for name in given if name not in known):
+        raise ValueError(f"There is no {what} {', '.join(unknown)}. Known are {', '.join(known)}.")
+
+
+def _as_it_is(name: str, value: object) -> object:
+    if isinstance(value, bytes):
+        raise ValueError(f"{name} is bytes. Decode it to text.")  # noqa: TRY004 - see `_row`
+    return value
+
+
+def _unix_ns(name: str, value: object) -> int:
+    match value:
+        case bool():
+            pass
+        case int():
+            return value
+        case datetime() if value.utcoffset() is not None:
+            return (value - _EPOCH) // timedelta(microseconds=1) * 1_000
+        case str() if found := _ISO.fullmatch(value):
+            date, time, fraction, offset = found.groups()
+            seconds = (datetime.fromisoformat(f"{date}T{time}{offset.upper()}") - _EPOCH) // timedelta(seconds=1)
+            return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+        case _:
+            pass
+    raise ValueError(
+        f"{name} is {value!r}. Give ISO text with an offset (2026-11-18T09:30:00Z), nanoseconds since the Unix epoch, "
+        "or an aware datetime."
+    )
+
+
+def _text_pairs(name: str, value: object) -> list[tuple[str, str]]:
+    """Return labels or attributes in the order that frames have: by the UTF-8 bytes of their names."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list | tuple) or not all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in pairs
+    ):
+        raise ValueError(f"{name} is {value!r}. Give a mapping of text to text.")
+    for key, text in pairs:
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise ValueError(f"{name} has {key!r}: {text!r}. Both must be text.")  # noqa: TRY004 - see `_row`
+    return sorted(((key, text) for key, text in pairs), key=lambda pair: pair[0].encode())
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, str) and value in _SPECIAL_NUMBERS:
+        return _SPECIAL_NUMBERS[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}. Give a number.")  # noqa: TRY004 - see `_row`
+    return float(value)
+
+
+_FORMS: Mapping[str, Callable[[str, object], object]] = {
+    **dict.fromkeys(("time", "start_time", "observed_time"), _unix_ns),
+    **dict.fromkeys(("labels", "attributes", "resource_attributes", "scope_attributes"), _text_pairs),
+    "value": _number,
+}
+"""What is accepted in other forms than Arrow's, by the name of the column."""
