@@ -55,6 +55,11 @@ def state_password(environment: Mapping[str, str] = ENVIRONMENT) -> str | None:
     return environment.get("LAKEHEAD_STATE_PASSWORD") or None
 
 
+def gateway_token(environment: Mapping[str, str] = ENVIRONMENT) -> str | None:
+    """Return the token for a gateway, for a command without a file that has it."""
+    return environment.get("LAKEHEAD_TOKEN") or None
+
+
 def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = ENVIRONMENT) -> dict[str, str]:
     """Return a catalog's properties with every `env:NAME` replaced by that variable.
 

@@ -24,6 +24,7 @@ from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.run_command import run
+from lakehead.run.send_command import send
 from lakehead.storage.object_keys import InvalidKey
 
 SOME_WORK_FAILED = 1
@@ -54,6 +55,7 @@ def lakehead(
 app.command()(run)
 app.command()(demo)
 app.command()(doctor)
+app.command()(send)
 app.add_typer(config_command.app, name="config")
 app.add_typer(conflicts_command.app, name="conflicts")
 app.add_typer(consume_command.app, name="consume")
