@@ -15,6 +15,7 @@ from lakehead.run import (
     consume_command,
     gateway_command,
     maintain_command,
+    policy_command,
     queue,
     state_command,
 )
@@ -62,6 +63,7 @@ app.add_typer(consume_command.app, name="consume")
 app.add_typer(dead_letter_commands(open_consumed_tables), name="dead-letters")
 app.add_typer(gateway_command.app, name="gateway")
 app.add_typer(maintain_command.app, name="maintain")
+app.add_typer(policy_command.app, name="policy")
 app.add_typer(queue.app, name="queue")
 app.add_typer(state_command.app, name="state")
 

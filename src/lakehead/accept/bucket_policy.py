@@ -1,0 +1,243 @@
+"""The S3 bucket policy that protects an acceptance authority from mistakes of people and programs.
+
+Denials hold for everybody, also for those whom another policy allows everything. docs/bucket-policy.md explains them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from lakehead.accept.bucket_roles import ALL_FOLDERS, APPEND_ONLY, RAW_BLOBS, ROLE_ACCESS, TOKENS, BucketRole
+from lakehead.errors import Misconfigured
+
+Statement: TypeAlias = dict[str, object]
+Condition: TypeAlias = dict[str, dict[str, str]]
+Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
+
+ACCOUNT = "ACCOUNT-ID"
+"""Stands in the policy where no role was named. S3 refuses a policy with it."""
+
+MAX_BYTES = 20 * 1024
+"""The largest policy that S3 takes."""
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9!_.'()=/-]*")
+_PRINCIPAL = re.compile(rf"arn:(aws[a-z-]*):iam::(?:[0-9]{{12}}|{ACCOUNT}):(?:role|user)/[A-Za-z0-9+=,.@_/-]+")
+_KEY = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
+
+_DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion")
+_REPLICATION = ("s3:ReplicateDelete", "s3:ReplicateObject")
+_SETTINGS = (
+    "s3:GetBucketLocation",
+    "s3:GetBucketObjectLockConfiguration",
+    "s3:GetBucketVersioning",
+    "s3:GetEncryptionConfiguration",
+    "s3:GetLifecycleConfiguration",
+)
+"""What start-up and `lakehead doctor` look at."""
+
+# Parts of a multipart upload carry no condition: only what makes an object does, and `CompleteMultipartUpload` is that.
+_MAKES_AN_OBJECT = {"Bool": {"s3:ObjectCreationOperation": "true"}}
+_NO_CREATE: Condition = {"Null": {"s3:if-none-match": "true"}, **_MAKES_AN_OBJECT}
+_NO_CONDITION: Condition = {"Null": {"s3:if-none-match": "true", "s3:if-match": "true"}, **_MAKES_AN_OBJECT}
+_IS_COPY: Condition = {"Null": {"s3:x-amz-copy-source": "false"}}
+_SSE, _SSE_KEY, _SSE_CUSTOMER = (
+    f"s3:x-amz-server-side-encryption{end}" for end in ("", "-aws-kms-key-id", "-customer-algorithm")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPolicySettings:
+    """What a policy is for. Raises `Misconfigured` for what could stand in none, or would mean something else there."""
+
+    bucket: str
+    principals: Mapping[BucketRole, str]
+    """The ARN of the IAM role or user of each role that is named; `placeholder` where it is not known yet."""
+
+    prefix: str = ""
+    """The prefix of the authority in the bucket, without slashes around it."""
+
+    queue: str = ""
+    """The folder of the queue of accepted batches in the bucket, not below the prefix. Empty: it is elsewhere."""
+
+    encryption: Encryption | None = None
+    """The server-side encryption of all objects below the prefix, or in the bucket if there is none. None: any."""
+
+    kms_key: str = ""
+    """The ARN of the only key that they may be encrypted with. Empty: any of the account."""
+
+    blobs_by_create_only: bool = False
+    """Whether raw blobs need If-None-Match too. Then a corrupt one can only be replaced after GC has deleted it."""
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        for problem in self._problems():
+            raise Misconfigured(problem)
+
+    def _problems(self) -> Iterator[str]:
+        if not _BUCKET.fullmatch(self.bucket):
+            yield f"{self.bucket!r} cannot be the name of a bucket. Give its name alone, as s3://NAME has it."
+        for name, folder in (("prefix", self.prefix), ("queue", self.queue)):
+            if not _PREFIX.fullmatch(folder) or folder != folder.strip("/") or "//" in folder:
+                yield f"The {name} {folder!r} cannot stand in a policy. Give it without slashes around it, * or ?."
+        yield from self._problems_of_principals()
+        if self.queue and any(_overlap(f"{self.queue}/", self.at(folder)) for folder in ALL_FOLDERS):
+            yield f"The queue {self.queue!r} and folders of the authority contain each other. Give the queue its own."
+        if self.kms_key and (self.encryption in (None, "AES256") or not _KEY.fullmatch(self.kms_key)):
+            yield f"{self.kms_key!r} is not the ARN of a key, or the encryption is not aws:kms. Give both, or neither."
+
+    def _problems_of_principals(self) -> Iterator[str]:
+        if not self.principals:
+            yield "No role is named. Name at least one."
+        for role, arn in self.principals.items():
+            if not _PRINCIPAL.fullmatch(arn):
+                yield f"{arn!r} for {role} is not the ARN of an IAM role or user: arn:aws:iam::123456789012:role/NAME."
+        if len({arn.split(":")[1] for arn in self.principals.values()}) > 1:
+            yield "The roles are of different partitions of AWS. A bucket has one."
+        if len(set(self.principals.values())) < len(self.principals):
+            yield "One ARN is named for two roles. What one may do, the other may not: give each its own."
+
+    def at(self, folder: str) -> str:
+        """The keys of a folder of the authority, as the beginning of them in the bucket."""
+        return f"{self.prefix}/{folder}/" if self.prefix else f"{folder}/"
+
+    @property
+    def partition(self) -> str:
+        """The partition of AWS: `aws`, `aws-cn` or `aws-us-gov`."""
+        return next(iter(self.principals.values())).split(":")[1]
+
+
+def placeholder(role: BucketRole) -> str:
+    """An ARN for a role that is not known yet: S3 refuses it until `ACCOUNT-ID` is replaced."""
+    return f"arn:aws:iam::{ACCOUNT}:role/lakehead-{role}"
+
+
+def bucket_policy(settings: BucketPolicySettings) -> dict[str, object]:
+    """Return the policy as a JSON document. Raises `Misconfigured` if it is larger than S3 takes."""
+    statements = [*_for_everybody(settings), *_for_all_roles(settings)]
+    for role in BucketRole:
+        if role in settings.principals:
+            statements += _for_role(role, settings)
+    policy: dict[str, object] = {"Version": "2012-10-17", "Id": "lakehead", "Statement": statements}
+    size = len(json.dumps(policy, separators=(",", ":")))
+    if size > MAX_BYTES:
+        raise Misconfigured(f"The policy has {size:,} bytes, and S3 takes {MAX_BYTES:,}. Use shorter names.")
+    return policy
+
+
+def _for_everybody(settings: BucketPolicySettings) -> Iterator[Statement]:
+    append_only = _objects(APPEND_ONLY, settings)
+    yield _deny("AppendOnlyIsCreated", "s3:PutObject", append_only, _NO_CREATE)
+    yield _deny("AppendOnlyIsNotCopied", "s3:PutObject", append_only, _IS_COPY)
+    yield _deny("AppendOnlyIsNotDeleted", (*_DELETES, *_REPLICATION), append_only)
+    blobs = _objects((RAW_BLOBS,), settings)
+    gc = settings.principals.get(BucketRole.GC)
+    not_gc: Condition | None = {"ArnNotEquals": {"aws:PrincipalArn": gc}} if gc else None
+    yield _deny("BlobsAreDeletedByGcAlone", _DELETES, blobs, not_gc)
+    yield _deny("BlobDeletesAreNotReplicated", "s3:ReplicateDelete", blobs)
+    if settings.blobs_by_create_only:
+        yield _deny("BlobsAreCreated", "s3:PutObject", blobs, _NO_CREATE)
+    if settings.encryption:
+        everything = [_arn(f"{settings.prefix}/*" if settings.prefix else "*", settings)]
+        # A write without these headers gets the bucket's default encryption.
+        asked: Condition = {"Null": {_SSE: "false"}, "StringNotEquals": {_SSE: settings.encryption}}
+        yield _deny("EncryptionIsAsRequired", "s3:PutObject", everything, asked)
+        yield _deny("KeysAreNotBrought", "s3:PutObject", everything, {"Null": {_SSE_CUSTOMER: "false"}})
+        if settings.kms_key:
+            other: Condition = {"Null": {_SSE_KEY: "false"}, "StringNotEquals": {_SSE_KEY: settings.kms_key}}
+            yield _deny("KeyIsAsRequired", "s3:PutObject", everything, other)
+
+
+def _for_all_roles(settings: BucketPolicySettings) -> Iterator[Statement]:
+    """What the roles have in common. It is said once, because a policy has little room."""
+    named = {role: ROLE_ACCESS[role] for role in BucketRole if role in settings.principals}
+    everyone = _who(settings, *named)
+    everywhere = [_arn("*", settings)]
+    # Listing is not limited to the prefix: without it S3 answers 403 for a key that is absent, and we must know.
+    yield _statement("Allow", "RolesList", ("s3:ListBucket", *_SETTINGS), [_bucket(settings)], who=everyone)
+    readable = _objects([folder for folder in ALL_FOLDERS if folder != TOKENS], settings)
+    yield _statement("Allow", "RolesRead", "s3:GetObject", readable, who=everyone)
+    created = sorted({folder for access in ROLE_ACCESS.values() for folder in access.creates})
+    yield _deny("RolesCreate", "s3:PutObject", _objects(created, settings), _NO_CREATE, who=everyone)
+    queue = _queue(settings)
+    yield _deny(
+        "RolesWriteOnCondition", "s3:PutObject", queue or everywhere, _NO_CONDITION, who=everyone, otherwise=bool(queue)
+    )
+    yield _deny("RolesDoNotCopy", "s3:PutObject", everywhere, _IS_COPY, who=everyone)
+    blind = [role for role, access in named.items() if not access.reads_tokens]
+    tokens = _objects((TOKENS,), settings)
+    if blind:
+        yield _deny("RolesDoNotReadTokens", ("s3:GetObject", "s3:GetObjectVersion"), tokens, who=_who(settings, *blind))
+    if seeing := [role for role in named if role not in blind]:
+        yield _statement("Allow", "RolesReadTokens", "s3:GetObject", tokens, who=_who(settings, *seeing))
+
+
+def _for_role(role: BucketRole, settings: BucketPolicySettings) -> Iterator[Statement]:
+    access, who, name = ROLE_ACCESS[role], _who(settings, role), role.capitalize()
+    if not access.writes:
+        yield _deny(f"{name}OnlyReads", ("s3:PutObject", *_DELETES), [_arn("*", settings)], who=who)
+        return
+    queue = _queue(settings) if access.uses_queue else []
+    writes, deletes = [*_objects(access.writes, settings), *queue], [*_objects(access.deletes, settings), *queue]
+    yield _statement("Allow", f"{name}Writes", ("s3:AbortMultipartUpload", "s3:PutObject"), writes, who=who)
+    yield _deny(f"{name}WritesNothingElse", "s3:PutObject", writes, who=who, otherwise=True)
+    yield _statement("Allow", f"{name}Deletes", _DELETES, deletes, who=who)
+    yield _deny(f"{name}DeletesNothingElse", _DELETES, deletes, who=who, otherwise=True)
+    if queue:
+        yield _statement("Allow", f"{name}ReadsQueue", "s3:GetObject", queue, who=who)
+
+
+def _deny(
+    sid: str,
+    actions: str | Sequence[str],
+    objects: Sequence[str],
+    condition: Condition | None = None,
+    *,
+    who: object = "*",
+    otherwise: bool = False,
+) -> Statement:
+    """A denial for these objects; with `otherwise`, for all others."""
+    return _statement("Deny", sid, actions, objects, condition, who=who, otherwise=otherwise)
+
+
+def _statement(
+    effect: str,
+    sid: str,
+    actions: str | Sequence[str],
+    resources: Sequence[str],
+    condition: Condition | None = None,
+    *,
+    who: object,
+    otherwise: bool = False,
+) -> Statement:
+    statement: Statement = {"Sid": sid, "Effect": effect, "Principal": who}
+    statement["Action"] = actions if isinstance(actions, str) else sorted(actions)
+    statement["NotResource" if otherwise else "Resource"] = resources if len(resources) > 1 else resources[0]
+    return statement | ({"Condition": condition} if condition else {})
+
+
+def _who(settings: BucketPolicySettings, *roles: BucketRole) -> dict[str, str | list[str]]:
+    arns = [settings.principals[role] for role in roles]
+    return {"AWS": arns if len(arns) > 1 else arns[0]}
+
+
+def _queue(settings: BucketPolicySettings) -> list[str]:
+    return [_arn(f"{settings.queue}/*", settings)] if settings.queue else []
+
+
+def _objects(folders: Sequence[str], settings: BucketPolicySettings) -> list[str]:
+    return [_arn(f"{settings.at(folder)}*", settings) for folder in folders]
+
+
+def _arn(key: str, settings: BucketPolicySettings) -> str:
+    return f"{_bucket(settings)}/{key}"
+
+
+def _bucket(settings: BucketPolicySettings) -> str:
+    return f"arn:{settings.partition}:s3:::{settings.bucket}"
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
