@@ -59,12 +59,12 @@ def register(spark: SparkSession, stores: Mapping[str, StoreSettings] | None = N
 
 
 class LakeheadDataSource(DataSource):
-    """Reads NDJSON, CSV, Parquet and batches of an `Ingestor` by a pipeline's own decoders.
+    """Reads NDJSON, CSV, Parquet, batches of an `Ingestor` and frames by a pipeline's own decoders.
 
     Options: `path` (or several paths for `load`): objects, folders, or prefixes of a bucket; `format`: ndjson, csv,
-    parquet or key_value; `value`: raw or json, for key_value; `bad_rows`: fail or rescue; and for CSV `delimiter`,
-    `quote`, `header` and `null_text`. The columns are those of the first objects, then `_uri`, `_row` and `_rescued`,
-    which has what does not fit; with `.schema(...)` they are those given.
+    parquet, key_value or frames; `value`: raw or json, for key_value; `bad_rows`: fail or rescue; and for CSV
+    `delimiter`, `quote`, `header` and `null_text`. The columns are those of the first objects, then `_uri`, `_row` and
+    `_rescued`, which has what does not fit; with `.schema(...)` they are those given.
     """
 
     stores: Mapping[str, StoreSettings] = {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakehead.consume.decode.decode import count_rows, split_object
+from lakehead.consume.decode.frames import SUFFIX as FRAME_SUFFIX
 from lakehead.consume.decode.rows import FormatName, ObjectFormat, ObjectPart, ObjectRefused
 from lakehead.consume.object_reader import ObjectReader
 from lakehead.consume.queues.listed_files import is_temporary, pages_after
@@ -19,6 +20,8 @@ TASK_BYTES = 32 * 2**20
 
 BATCH_SUFFIX = ".batch"
 """How an `Ingestor` names its batches. Its manifests may be in the same folder."""
+
+_SUFFIXES = {FormatName.KEY_VALUE: BATCH_SUFFIX, FormatName.FRAMES: FRAME_SUFFIX}
 
 OPENING_BYTES = 256 * 2**10
 """What opening an object costs, as bytes, so that many tiny objects are not all in one task."""
@@ -44,9 +47,10 @@ class ObjectPiece:
 def find_objects(urls: Sequence[str], form: ObjectFormat, stores: Mapping[str, StoreSettings]) -> list[FoundObject]:
     """Return objects, and those of folders and prefixes without hidden and temporary ones, in the order of their URIs.
 
-    Of a folder of key-value batches only the batches are taken. Raises `Misconfigured` if a URL leads to nothing.
+    Of a folder of key-value batches only the batches are taken, and of frames only the frames. Raises `Misconfigured`
+    if a URL leads to nothing.
     """
-    suffix = BATCH_SUFFIX if form.name is FormatName.KEY_VALUE else ""
+    suffix = _SUFFIXES.get(form.name, "")
     found = {each.uri: each for url in urls for each in _objects(url, suffix, stores)}
     return [found[uri] for uri in sorted(found)]
 

@@ -1,7 +1,9 @@
 """Dead letters of a pipeline."""
 
 from collections.abc import Collection
+from contextlib import suppress
 
+from lakehead.buffer.errors import InvalidCall
 from lakehead.consume.local_state import Work
 from lakehead.consume.queue import DeletingQueue, Message
 from lakehead.consume.uris import unknown_etag_id
@@ -50,6 +52,9 @@ class QueueDeadLetters:
     async def give_up_message(self, message: Message, reason: str) -> None:
         """Make a message that was not understood a dead letter."""
         unit = message_unit(message.body)
+        if self._deleting is not None:
+            with suppress(InvalidCall):  # it is no location, so that nothing is deleted
+                await self._deleting.keep(message.body)
         await self._letters.write(self._letter(message, NO_TABLE, unit, reason, tries=message.deliveries))
 
     async def close_landed(self, table: str, units: Collection[str]) -> None:

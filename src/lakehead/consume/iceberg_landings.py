@@ -20,13 +20,14 @@ from lakehead.lake.audits import every_row_once
 from lakehead.lake.evolution import add_columns
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable, head_of
-from lakehead.lake.landing import Unit
+from lakehead.lake.landing import Numbers, Unit
 from lakehead.lake.ports import Overtaken, Staged
 from lakehead.lake.staged_rows import NewFiles
 from lakehead.lake.state_progress import StateProgress
-from lakehead.lake.tables import create_table
+from lakehead.lake.tables import by_day, create_table, sorted_by, with_field_ids
 from lakehead.spark.jobs import cancel_group, job_group
 from lakehead.storage.connect import StoreSettings
+from lakehead.wire.key_parts import boot_part
 
 T = TypeVar("T")
 
@@ -49,6 +50,12 @@ class TableFormat:
     format: ObjectFormat
     columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
     """Declared columns; without any, the table takes those of its first objects."""
+
+    day_of: str | None = None
+    """A declared column by whose day the table is partitioned, if it is created."""
+
+    sorted_by: tuple[str, ...] = ()
+    """Declared columns that its files are sorted by, if it is created."""
 
     location: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -179,13 +186,13 @@ class _TableThread:
     ) -> LandingReport:
         """Land units."""
         landing, table = self.opened()
-        run, keys = landing.run, {Unit(work.key.unit): work.key for work in works}
+        run, keys = landing.run, {_unit(work): work.key for work in works}
         stager = ObjectStager(
             session=run.session,
             table=table,
             format=self._table.format,
             stores=self._stores,
-            objects={Unit(work.key.unit): _to_read(work) for work in works},
+            objects={_unit(work): _to_read(work) for work in works},
             clock=run.clock,
             ids=run.ids,
             random=run.random,
@@ -224,13 +231,15 @@ def _ensured(landing: IcebergLanding, wanted: TableFormat) -> IcebergTable:
     """Open a table, and create it if it does not exist; an existing one gets the columns of ours that it lacks."""
     found = landing.find(wanted.name)
     if found is None:
-        schema = pa.schema([*wanted.columns, *OURS])
+        schema = with_field_ids(pa.schema([*wanted.columns, *OURS]))
         landing.retries.call(
             f"The catalog {landing.catalog.name}",
             lambda: create_table(
                 landing.catalog,
                 wanted.name,
                 schema,
+                partition=by_day(schema, wanted.day_of),
+                order=sorted_by(schema, wanted.sorted_by),
                 location=wanted.location,
                 properties=wanted.properties,
             ),
@@ -247,13 +256,23 @@ def _ensured(landing: IcebergLanding, wanted: TableFormat) -> IcebergTable:
     return found
 
 
+def _unit(work: Work) -> Unit:
+    """The unit of work; with the numbers of its records if they are those of an agent's boot."""
+    if work.frame is None:
+        return Unit(work.key.unit)
+    identity = work.frame.identity
+    stream = boot_part(identity.agent_id, identity.boot_id)
+    return Unit(work.key.unit, numbers=Numbers(stream, identity.seq_start, identity.seq_end + 1))
+
+
 def _to_read(work: Work) -> ObjectToRead:
     ref = work.object
     return ObjectToRead(
-        unit=Unit(work.key.unit),
+        unit=_unit(work),
         uri=ref.uri if ref else work.key.unit,
         version=ref.version if ref else None,
         etag=ref.etag if ref and work.key.unit.startswith(f"{ref.uri}?etag=") else None,
         content=work.content,
+        frame=work.frame,
         size=work.size,
     )

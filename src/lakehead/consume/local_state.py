@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
+from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.queue import Message
 
@@ -31,6 +32,9 @@ class Work:
     object: ObjectRef | None = None
     content: bytes | None = field(default=None, repr=False)
     """Content that came in the message itself, instead of an object."""
+
+    frame: AcceptedFrame | None = None
+    """Which frame the object is, if it is that of an accepted batch."""
 
     message: Message = field(repr=False, compare=False)
     """The first message that announced it."""

@@ -36,6 +36,7 @@ _EXPECTED = {
     MessageFormat.RAW_URI: "a URI in each line",
     MessageFormat.LISTED: "a normalised URI",
     MessageFormat.LOCATION: "a key of the queue's store",
+    MessageFormat.ACCEPTED: "a key of the queue's store",
 }
 _UNIQUE = re.compile(r"#[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z")
 
@@ -64,7 +65,7 @@ def announced(
     decoded = _decoded(body)
     if format is MessageFormat.LISTED:
         return Announced((_listed(decoded),))
-    if format is MessageFormat.LOCATION:
+    if format in (MessageFormat.LOCATION, MessageFormat.ACCEPTED):
         return Announced((_location(decoded.strip(), store_url),))
     return _collected(_findings(decoded, format, attributes or {}, MAX_ENVELOPES))
 
@@ -187,9 +188,14 @@ def _location(location: str, store_url: str | None) -> ObjectRef:
         raise NotUnderstood(
             f"The message is not a location. Expected {_EXPECTED[MessageFormat.LOCATION]}. {error}"
         ) from None
-    root = urlsplit(store_url)
-    prefix = unquote(root.path).strip("/")  # a store's URL is percent-decoded, see open_store
     try:
-        return ObjectRef(uri=object_uri(root.scheme, root.netloc, f"{prefix}/{key}" if prefix else key))
+        return ObjectRef(uri=uri_in_store(store_url, key))
     except InvalidUri as error:
         raise NotUnderstood(f"The message's location {shown(key)} cannot be read. {error}") from None
+
+
+def uri_in_store(store_url: str, key: str) -> str:
+    """Return the normalised URI of the object at a key of a store. Raises `InvalidUri`."""
+    root = urlsplit(store_url)
+    prefix = unquote(root.path).strip("/")  # a store's URL is percent-decoded, see open_store
+    return object_uri(root.scheme, root.netloc, f"{prefix}/{key}" if prefix else key)

@@ -103,6 +103,8 @@ class ObjectStager:
 
     def _to_read(self, remainder: UnitRemainder) -> ObjectToRead:
         found, landed = self.objects[remainder.unit], remainder.landed
+        if found.frame is not None:
+            return replace(found, frame=replace(found.frame, spans=remainder.spans))
         if landed is None:
             return found
         return replace(found, landed=landed, etag=landed.etag, size=max(0, found.size - landed.bytes))

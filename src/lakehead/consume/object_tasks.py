@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakehead.consume.decode.decode import count_rows, read_object, split_object
+from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.decode.rows import (
     LANDED_AT,
     OWN_COLUMNS,
@@ -46,6 +47,9 @@ class ObjectToRead:
 
     content: bytes | None = field(default=None, repr=False)
     """The content itself, if it came in the message."""
+
+    frame: AcceptedFrame | None = None
+    """Which frame it must be, and which of its records are to be read, if it is that of an accepted batch."""
 
     landed: ObjectProgress | None = None
     """How much of it has landed before: the rest is read, of the same ETag."""
@@ -183,13 +187,19 @@ def _for_each(
             report.newer_format = f"{each.uri}: {error}"
             return
         except Exception as error:  # noqa: BLE001 - a mistake of a decoder costs its object alone
-            report.failed[each.unit] = _failure(error)
+            report.failed[each.unit] = _failure(error, each)
             if isinstance(error, Unavailable) and not isinstance(error, ReplacedWhileRead):
                 silent[bucket] = str(error)  # others of this bucket would only wait as long
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception, each: ObjectToRead) -> Failure:
     """Why an object could not be read. Raises the error if it is not the object's, and the whole task fails."""
+    failure = _failure_of_object(error)
+    # A unit of an accepted batch is named by its identity manifest, and not by the object that was read.
+    return failure if each.frame is None else replace(failure, reason=f"Its frame {each.uri}: {failure.reason}")
+
+
+def _failure_of_object(error: Exception) -> Failure:
     match error:
         case _NotWritten():
             raise error.reason from None
@@ -235,7 +245,9 @@ def _read_one(
             return
         opened.source.seek(0)
     found = ReadReport()
-    batches = read_object(opened.source, job.format, job.columns, found, first_row=each.first_row, part=each.part)
+    batches = read_object(
+        opened.source, job.format, job.columns, found, first_row=each.first_row, part=each.part, accepted=each.frame
+    )
     ours = (_with_our_columns(batch, each, job) for batch in batches)
     files = _write(job.target, ours, shared, own_name, at_most=HELD_BYTES if each.part is None else 0)
     if found.new_columns:

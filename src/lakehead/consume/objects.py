@@ -44,6 +44,9 @@ class MessageFormat(StrEnum):
     LOCATION = "location"
     """A location of a manifest queue: a key in the queue's own store."""
 
+    ACCEPTED = "accepted"
+    """A location of a manifest queue whose batches hold keys of accepted batches: each of them is announced."""
+
     INLINE = "inline"
     """The body is the content itself."""
 

@@ -1,14 +1,18 @@
 """Creates tables and namespaces."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+_FIRST_PARTITION_ID = 1000
 
 DEFAULTS = {
     "format-version": "2",
@@ -42,6 +46,28 @@ def create_table(
     ensure_namespace(catalog, name.rpartition(".")[0])
     with suppress(TableAlreadyExistsError):
         catalog.create_table(name, schema, location, partition, order, {**DEFAULTS, **(properties or {})})
+
+
+def with_field_ids(columns: pa.Schema) -> Schema:
+    """Columns of Arrow as a schema of Iceberg, whose field ids partitions and sort orders can refer to."""
+    converted = visit_pyarrow(columns, _ConvertToIcebergWithoutIDs())
+    assert isinstance(converted, Schema)  # noqa: S101 - for the type checker: a schema is converted to a schema
+    return assign_fresh_schema_ids(converted)
+
+
+def by_day(schema: Schema, column: str | None) -> PartitionSpec:
+    """Partitions by the day of a column; none without a column."""
+    if column is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    source = schema.find_field(column).field_id
+    return PartitionSpec(PartitionField(source, _FIRST_PARTITION_ID, DayTransform(), f"{column}_day"))
+
+
+def sorted_by(schema: Schema, columns: Sequence[str]) -> SortOrder:
+    """The order by columns, ascending; none without columns."""
+    if not columns:
+        return UNSORTED_SORT_ORDER
+    return SortOrder(*(SortField(schema.find_field(name).field_id, IdentityTransform()) for name in columns))
 
 
 def ensure_namespace(catalog: Catalog, name: str) -> None:

@@ -79,3 +79,8 @@ def check_identity(name: str, config: "ConsumeConfig") -> None:
             f"The pipeline {name} tells objects apart by their versions, which a listing does not have. A backfill "
             "needs identity uri or uri_and_etag."
         )
+    if config.messages == "accepted":
+        raise Misconfigured(
+            f"The pipeline {name} lands accepted batches, which only their queue names: a listing of frames does not "
+            "tell which of them were accepted. Let a gateway or the reconciler put them on the queue again."
+        )

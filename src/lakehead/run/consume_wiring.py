@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from lakehead.buffer.config import ObjectStoreConfig
 from lakehead.clock import Clock
+from lakehead.consume.accepted_batches import AcceptedLookup, AcceptedReader
 from lakehead.consume.after_landing import AfterLanding
 from lakehead.consume.backfill_state import BackfillSharedState
 from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.dead_letters import QueueDeadLetters
+from lakehead.consume.decode.frames import SORTED_BY, TIME, landed_columns
 from lakehead.consume.decode.rows import ObjectFormat
 from lakehead.consume.etag_lookup import EtagLookup
 from lakehead.consume.folder_replays import FolderReplays
@@ -22,6 +24,7 @@ from lakehead.consume.iceberg_landings import IcebergLandings, TableFormat
 from lakehead.consume.message_reader import MessageReader
 from lakehead.consume.object_clients import ObjectClients
 from lakehead.consume.objects import MessageFormat
+from lakehead.consume.ports import Lookup
 from lakehead.consume.queue import DeletingQueue, Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
 from lakehead.consume.queues.folder_pass import FolderSettings
@@ -30,6 +33,7 @@ from lakehead.consume.queues.listed_files import base_uri
 from lakehead.consume.queues.manifest_queue import ManifestQueue, ManifestQueueSettings
 from lakehead.consume.queues.sqs_queue import SqsQueue
 from lakehead.consume.queues.sqs_settings import SqsSettings
+from lakehead.consume.receiving import MessageParser
 from lakehead.consume.routes import Route, route_into
 from lakehead.consume.s3_tags import S3Tags, check_all_in_s3
 from lakehead.consume.settings import PipelineSettings
@@ -59,6 +63,7 @@ from lakehead.state.owners import owner_named
 from lakehead.state.state import State
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.open_store import open_store
+from lakehead.wire.record_schemas import FrameKind
 
 SCHEMES = ("s3", "gs", "az")
 
@@ -181,11 +186,7 @@ class ConsumeWiring(Wiring):
             )
             opened.push_async_callback(shared.close)
             reader = replace(reader, format=MessageFormat.LISTED)
-        lookup = None
-        if reader.identity is Identity.URI_AND_ETAG:
-            clients = ObjectClients(self.object_stores())
-            lookup = EtagLookup(clients=clients, format=reader.format, routes=reader.routes, store_url=reader.store_url)
-            reader = replace(reader, known=lookup.known)
+        parser, lookup = self._parser(reader, config, settings, deps)
         landings = IcebergLandings(
             [table_format(table, self._resolved(table.properties)) for table in config.tables],
             lambda: self._landing(settings.name, owner, config, deps),
@@ -199,7 +200,7 @@ class ConsumeWiring(Wiring):
         return QueueCoordinator(
             settings,
             queue,
-            reader,
+            parser,
             shared=shared,
             landings=landings,
             dead_letters=QueueDeadLetters(
@@ -216,6 +217,23 @@ class ConsumeWiring(Wiring):
             after_landing=self._after_landing(config, reader, deps.state),
             replays=FolderReplays(queue, deps.state) if isinstance(queue, FolderQueue) else None,
         )
+
+    def _parser(
+        self, reader: MessageReader, config: ConsumeConfig, settings: PipelineSettings, deps: PipelineDeps
+    ) -> tuple[MessageParser, Lookup | None]:
+        """What reads messages, and what looks up before that what they do not tell."""
+        if reader.format is MessageFormat.ACCEPTED and isinstance(config.queue, ManifestQueueConfig):
+            url = config.queue.store
+            where = store_settings(url, self.environment)
+            store = open_store(url, where, clock=deps.clock, ids=deps.ids, random=deps.random)
+            accepted = AcceptedLookup(store=store, max_tries=settings.max_tries)
+            tables = {frame_kind(each.kind): each.table for each in config.tables if each.kind is not None}
+            return AcceptedReader(tables=tables, store_url=url, known=accepted.known), accepted
+        if reader.identity is Identity.URI_AND_ETAG:
+            clients = ObjectClients(self.object_stores())
+            etags = EtagLookup(clients=clients, format=reader.format, routes=reader.routes, store_url=reader.store_url)
+            return replace(reader, known=etags.known), etags
+        return reader, None
 
     def _after_landing(self, config: ConsumeConfig, reader: MessageReader, state: State) -> AfterLanding | None:
         """What becomes of landed objects. Raises `Misconfigured` if they would be consumed where they are moved to.
@@ -299,6 +317,8 @@ def places_of(config: ConsumeConfig) -> list[str]:
 
 def table_format(table: TableRouteConfig, properties: Mapping[str, str]) -> TableFormat:
     """Convert a table of a pipeline."""
+    kind = None if table.kind is None else frame_kind(table.kind)
+    declared = pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns])
     return TableFormat(
         name=table.table,
         format=ObjectFormat(
@@ -311,9 +331,16 @@ def table_format(table: TableRouteConfig, properties: Mapping[str, str]) -> Tabl
             header=table.csv.header,
             null_text=table.csv.null_text,
         ),
-        columns=pa.schema([pa.field(column.name, arrow_type(column.type)) for column in table.columns]),
+        columns=declared if kind is None else landed_columns(kind),
+        day_of=None if kind is None else TIME,
+        sorted_by=() if kind is None else SORTED_BY[kind],
         properties=properties,
     )
+
+
+def frame_kind(name: str) -> FrameKind:
+    """Return the kind of frames that the configuration names."""
+    return FrameKind[name.upper()]
 
 
 def arrow_type(name: str) -> pa.DataType:

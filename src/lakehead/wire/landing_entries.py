@@ -5,9 +5,10 @@ from typing import Literal
 import msgspec
 
 from lakehead.wire.acceptance_records import IdentityManifest
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
 from lakehead.wire.stored_record import Count, Sha256
 
+VERSION = 1
 MAX_BYTES = 4 << 10
 
 
@@ -32,12 +33,16 @@ class LandingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @classmethod
     def decode(cls, value: bytes, key: str) -> "LandingEntry":
-        """Decode the value of the entry with this key. Raises `Unreadable`."""
+        """Decode the value of the entry with this key. Raises `NewerFormat` and `Unreadable`."""
         if len(value) > MAX_BYTES:
             raise Unreadable(f"The queue entry of {key} has {len(value):,} bytes; none has more than {MAX_BYTES:,}.")
         try:
+            if (version := msgspec.json.decode(value, type=_Versioned).version) > VERSION:
+                raise NewerFormat(f"The queue entry of {key} has the version {version}. Update Lakehead.")
             return msgspec.json.decode(value, type=cls)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise Unreadable(
-                f"The queue entry of {key} cannot be read ({error}). Update Lakehead, or drop it."
-            ) from None
+            raise Unreadable(f"The queue entry of {key} cannot be read ({error}). Put it on the queue again.") from None
+
+
+class _Versioned(msgspec.Struct):
+    version: int = VERSION

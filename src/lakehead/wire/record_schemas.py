@@ -3,9 +3,11 @@
 A version of a schema never changes once frames with it are stored. docs/frames.md describes each column.
 """
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,8 +31,15 @@ DISTRIBUTION_TYPES = ("histogram", "exponential_histogram", "summary")
 TEMPORALITIES = ("cumulative", "delta")
 RESET_HINTS = ("yes", "no", "gauge")
 
-_TYPES, _NUMBER_TYPES = pa.array((*NUMBER_TYPES, *DISTRIBUTION_TYPES)), pa.array(NUMBER_TYPES)
-_TEMPORALITIES, _RESET_HINTS = pa.array(TEMPORALITIES), pa.array(RESET_HINTS)
+
+def _words(*words: str) -> pa.StringArray:
+    """Words of ASCII as Arrow. Made of buffers, because `pa.array` imports pandas, which takes most of a start."""
+    ends = array("i", [0, *accumulate(map(len, words))])
+    return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer("".join(words).encode()))
+
+
+_TYPES, _NUMBER_TYPES = _words(*NUMBER_TYPES, *DISTRIBUTION_TYPES), _words(*NUMBER_TYPES)
+_TEMPORALITIES, _RESET_HINTS = _words(*TEMPORALITIES), _words(*RESET_HINTS)
 
 _time = pa.timestamp("ns", tz="UTC")
 _text_map = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))

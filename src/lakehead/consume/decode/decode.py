@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakehead.consume.decode import csv_rows, key_value, ndjson, parquet
+from lakehead.consume.decode import csv_rows, frames, key_value, ndjson, parquet
+from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.decode.rows import FormatName, ObjectFormat, ObjectPart, ReadReport
 from lakehead.consume.decode.seen_types import unify_columns
 
@@ -39,6 +40,7 @@ DECODERS: dict[FormatName, Decoder] = {
     FormatName.KEY_VALUE: Decoder(
         read=key_value.read, infer=key_value.infer, split=key_value.split, count=key_value.count
     ),
+    FormatName.FRAMES: Decoder(read=frames.read, infer=frames.infer, split=frames.split, count=frames.count),
 }
 """Every format that can be read. A new one is one module and one entry."""
 
@@ -51,6 +53,7 @@ def read_object(
     *,
     first_row: int = 0,
     part: ObjectPart | None = None,
+    accepted: AcceptedFrame | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of an object, or of a part of it, in batches of some MiB.
 
@@ -58,8 +61,12 @@ def read_object(
     types; then `_row` (the record's number in its object, from `first_row` on) and `_rescued` (a JSON object of what
     does not fit, by column, or null). All of them may be null, whatever the table requires. The report is complete
     when the last batch was taken. Raises `ObjectRefused`, even after some batches, without the object's name. Errors
-    of `source` are passed on as they are.
+    of `source` are passed on as they are. With `accepted`, the object must be that frame, and some of its records may
+    be left out; `_row` numbers all of them.
     """
+    if accepted is not None:
+        yield from frames.read_accepted(source, accepted, columns, report)
+        return
     yield from DECODERS[format.name].read(source, format, columns, report, first_row, part)
 
 

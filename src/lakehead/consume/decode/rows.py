@@ -35,6 +35,9 @@ class FormatName(StrEnum):
     KEY_VALUE = "key_value"
     """Batches of an `Ingestor`."""
 
+    FRAMES = "frames"
+    """Frames (`.lmbatch`) that gateways have accepted."""
+
 
 class SchemaMode(StrEnum):
     """What happens to values that the table has no column for, or that do not fit their column."""

@@ -98,7 +98,12 @@ class TableRouteConfig(ConfigModel):
         (), description="Globs of which one must match, such as *.json or in/**/*.csv. Default: any."
     )
     exclude: tuple[NonEmptyText, ...] = Field((), description="Globs of which none may match. Default: none.")
-    format: FormatName = Field(description="What objects hold: ndjson, csv, parquet or key_value.")
+    format: FormatName = Field(description="What objects hold: ndjson, csv, parquet, key_value or frames.")
+    kind: Literal["samples", "logs"] | None = Field(
+        None,
+        description="For frames: which records land in the table. It has their columns, is partitioned by the day of "
+        "their time, and sorted. Default: none.",
+    )
     csv: CsvConfig = Field(CsvConfig(), description="How CSV objects are written.")
     value: Literal["raw", "json"] = Field(
         "raw", description="For key_value: whether values are bytes (raw) or JSON objects that become columns (json)."
@@ -125,6 +130,10 @@ class TableRouteConfig(ConfigModel):
     def _namespaced(self) -> "TableRouteConfig":
         if "." not in self.table:
             raise invalid("table must have a namespace: namespace.table.")
+        if (self.kind is not None) != (self.format is FormatName.FRAMES):
+            raise invalid("format frames and kind need each other.")
+        if self.kind is not None and (self.columns or self.prefixes or self.include or self.exclude):
+            raise invalid("format frames has columns of its own and takes frames by kind: no columns, no filters.")
         names = [folded(column.name) for column in self.columns]
         if len(set(names)) < len(names) or not OWN_COLUMNS.isdisjoint(names):
             raise invalid(
@@ -144,8 +153,9 @@ class ConsumeConfig(ConfigModel):
     queue: QueueConfig = Field(description="The queue.")
     messages: MessageFormat | None = Field(
         None,
-        description="How messages name objects: auto, raw_uri, listed, s3, gcs, location or inline. Default: location "
-        "for a manifest queue, listed for a folder, raw_uri for files, else auto.",
+        description="How messages name objects: auto, raw_uri, listed, s3, gcs, location, accepted (batches of keys "
+        "that gateways have accepted, for frames) or inline. Default: location for a manifest queue, listed for a "
+        "folder, raw_uri for files, else auto.",
     )
     tables: tuple[TableRouteConfig, ...] = Field(
         json_schema_extra={"minItems": 1},
@@ -204,6 +214,20 @@ class ConsumeConfig(ConfigModel):
     deduplication_cleanup_interval_secs: Count = Field(
         60, description="Seconds between two clean-ups of what is remembered, over all pipelines of a table."
     )
+
+    @model_validator(mode="after")
+    def _frames_are_accepted(self) -> "ConsumeConfig":
+        kinds = [table.kind for table in self.tables]
+        is_accepted = self.messages is MessageFormat.ACCEPTED
+        if any(kinds) is not is_accepted or (is_accepted and None in kinds):
+            raise invalid('messages = "accepted" and format frames need each other, in all tables of the pipeline.')
+        if is_accepted and self.queue.type != "manifest":
+            raise invalid('messages = "accepted" is for a queue of the type manifest, which gateways write.')
+        if is_accepted and self.identity != "uri":
+            raise invalid('identity must be uri with messages = "accepted": records are known by agent, boot and seq.')
+        if is_accepted and len(set(kinds)) < len(kinds):
+            raise invalid("each kind of frames lands in one table: have at most one with samples and one with logs.")
+        return self
 
     @model_validator(mode="after")
     def _actions_are_possible(self) -> "ConsumeConfig":

@@ -1,0 +1,198 @@
+"""What gateways accept lands: from acceptance through the queue to the tables, each record exactly once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehead.accept.acceptance import Accepted, Acceptor, Submission
+from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
+from lakehead.buffer.ingestor import Ingestor
+from lakehead.clock import SystemClock
+from lakehead.consume.messages import uri_in_store
+from lakehead.gateway.landing_queue import BufferedLandingQueue
+from lakehead.ids import RandomIds
+from lakehead.lake.catalog import open_catalog
+from lakehead.spark.settings import EMBEDDED, embedded_catalog
+from lakehead.storage.open_store import open_store
+from lakehead.wire.acceptance_records import IdentityManifest
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.frame import decode_frame, encode_frame
+from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
+from tests.consumer import Consumer
+from tests.lakehouse import Lakehouse
+from tests.support.spark import shared_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the very first start fetches jars
+
+SAMPLES, LOGS = "metrics.samples", "metrics.logs"
+NOON = 1_760_000_000_000_000_000
+DAY = 86_400_000_000_000
+
+
+class Gateway:
+    """Accepts batches in a store and puts them on its queue, as a gateway does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = folder.as_uri()
+        self._store = open_store(self.url)
+
+    def accept(self, *frames: bytes) -> list[IdentityManifest]:
+        """Accept frames. Returns the identity manifests."""
+        acceptor = Acceptor(
+            store=self._store, clock=SystemClock(), ids=RandomIds(), random=Random(1), collector_id="gateway-1"
+        )
+
+        async def accept(frame: bytes) -> IdentityManifest:
+            answer = await acceptor.accept(Submission.of(frame, decode_frame(frame)))
+            assert isinstance(answer, Accepted)
+            return answer.manifest
+
+        async def all_of_them() -> list[IdentityManifest]:
+            return [await accept(frame) for frame in frames]
+
+        return asyncio.run(all_of_them())
+
+    def enqueue(self, *batches: Sequence[IdentityManifest]) -> None:
+        """Put accepted batches on the queue; each argument becomes a message."""
+
+        async def put() -> None:
+            place = ObjectStoreConfig(url=self.url)
+            async with Ingestor(IngestorConfig(object_store_config=place)) as ingestor:
+                for each in batches:
+                    await BufferedLandingQueue(ingestor).put(each)
+
+        asyncio.run(put())
+
+
+def samples(start: int, end: int, *, boot: str = "boot-1") -> bytes:
+    """A frame of samples with these sequence numbers, both included. A record is the same in every frame."""
+    rows = [
+        {"time": NOON + n * DAY // 8 + 1, "metric": f"m{n % 2}", "labels": [("n", str(n))], "type": "gauge", "value": n}
+        for n in range(start, end + 1)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SAMPLES_V1)
+    return encode_frame(BatchIdentity("agent/a", boot, start, end), FrameKind.SAMPLES, batch)
+
+
+def logs(start: int, end: int) -> bytes:
+    none: list[object] = []
+    rows = [
+        {"time": NOON, "body": f"line {n}", "attributes": none, "resource_attributes": none, "scope_attributes": none}
+        for n in range(start, end + 1)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=LOGS_V1)
+    return encode_frame(BatchIdentity("agent/a", "boot-logs", start, end), FrameKind.LOGS, batch)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    return shared_session(Lakehouse.settings(tmp_path_factory.mktemp("spark")))
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Gateway:
+    (tmp_path / "store").mkdir()
+    return Gateway(tmp_path / "store")
+
+
+@pytest.fixture
+def consumer(tmp_path: Path, gateway: Gateway) -> Consumer:
+    return Consumer(
+        tmp_path,
+        {"type": "manifest", "store": gateway.url},
+        tables=(
+            {"table": SAMPLES, "format": "frames", "kind": "samples"},
+            {"table": LOGS, "format": "frames", "kind": "logs"},
+        ),
+        settings={"messages": "accepted"},
+    )
+
+
+def test_what_was_accepted_lands_once_by_kind_whatever_batches_its_records_come_in(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession
+) -> None:
+    short, long, other, log = gateway.accept(samples(10, 20), samples(10, 25), samples(10, 12, boot="2"), logs(0, 4))
+    gateway.enqueue([short, long, log], [short, other])
+
+    assert consumer.run(spark) == 0
+
+    found = consumer.rows(SAMPLES)
+    ids = Counter(zip(*(found[name].to_pylist() for name in ("agent", "boot", "seq")), strict=True))
+    assert ids == Counter(
+        [*(("agent/a", "boot-1", n) for n in range(10, 26)), *(("agent/a", "2", n) for n in range(10, 13))]
+    )
+    rows = {row["seq"]: row for row in found.to_pylist() if row["boot"] == "boot-1"}
+    assert [rows[n]["value"] for n in range(10, 26)] == [float(n) for n in range(10, 26)]
+    assert all(row["labels"] == [("n", str(n))] for n, row in rows.items())
+    assert all(row["time_unix_ns"] == NOON + n * DAY // 8 + 1 for n, row in rows.items())
+    assert sorted(consumer.rows(LOGS)["body"].to_pylist()) == [f"line {n}" for n in range(5)]
+
+    landings = consumer.landings(SAMPLES), consumer.landings(LOGS)
+    gateway.enqueue([long, log, short, other])
+    assert consumer.run(spark) == 0
+    assert (consumer.landings(SAMPLES), consumer.landings(LOGS)) == landings
+
+
+def test_the_rest_of_a_batch_lands_after_another_has_brought_some_of_its_records(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession
+) -> None:
+    middle, whole, inside = gateway.accept(samples(13, 15), samples(10, 25), samples(11, 24))
+    for each in (middle, whole, inside):
+        gateway.enqueue([each])
+        assert consumer.run(spark) == 0
+
+    found = consumer.rows(SAMPLES).sort_by("seq")
+    assert found["seq"].to_pylist() == list(range(10, 26))
+    of_whole = [f"{gateway.url}/{each.raw_blob_key}" for each in (middle, whole)]
+    assert [of_whole.index(uri) for uri in found["_uri"].to_pylist()] == [1] * 3 + [0] * 3 + [1] * 10
+    assert found["_row"].to_pylist() == [0, 1, 2, 0, 1, 2, *range(6, 16)]
+
+
+def test_tables_of_records_are_partitioned_by_day_and_sorted_and_spark_reads_them(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession
+) -> None:
+    gateway.enqueue(gateway.accept(samples(10, 25), logs(0, 4)))
+    assert consumer.run(spark) == 0
+
+    with closing(open_catalog(EMBEDDED, embedded_catalog(consumer.lakehouse))) as catalog:
+        table = catalog.load_table(SAMPLES)
+        assert str(table.spec().fields[0].transform) == "day"
+        assert [table.schema().find_column_name(each.source_id) for each in table.sort_order().fields] == [
+            "metric",
+            "time",
+        ]
+        days = {task.file.partition[0] for task in table.scan().plan_files()}
+        assert days == {(NOON + n * DAY // 8 + 1) // DAY for n in range(10, 26)}
+        for task in table.scan().plan_files():
+            metrics = pq.read_table(task.file.file_path.removeprefix("file://"))["metric"].to_pylist()
+            assert metrics == sorted(metrics)
+        place = table.metadata_location
+    rows = spark.read.format("iceberg").load(place).where("labels['n'] = '12'").select("seq", "value", "time_unix_ns")
+    assert [tuple(each) for each in rows.collect()] == [(12, 12.0, NOON + 12 * DAY // 8 + 1)]
+
+
+def test_a_frame_that_is_not_what_was_accepted_is_a_dead_letter_and_costs_the_others_nothing(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The good batch overlaps the damaged ones: what they would have brought first, it brings."""
+    damaged, missing, good = gateway.accept(samples(10, 20), samples(10, 22), samples(15, 25))
+    (tmp_path / "store" / damaged.raw_blob_key).write_bytes(samples(10, 21))
+    (tmp_path / "store" / missing.raw_blob_key).unlink()
+    gateway.enqueue([damaged, missing, good])
+
+    assert consumer.run(spark) == 0
+
+    assert sorted(consumer.rows(SAMPLES)["seq"].to_pylist()) == list(range(15, 26))
+    letters = {each.unit: each for each in consumer.letters(SAMPLES)}
+    units = [uri_in_store(gateway.url, each.key) for each in (damaged, missing)]
+    assert letters.keys() == set(units)
+    assert damaged.frame_sha256 in letters[units[0]].reason
+    assert letters[units[1]].reason == f"Its frame {gateway.url}/{missing.raw_blob_key}: It does not exist."
