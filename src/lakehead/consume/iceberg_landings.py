@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, ObjectFormat
+from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
 from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.object_stager import SPLIT_BYTES, ObjectStager
@@ -17,12 +17,14 @@ from lakehead.consume.object_tasks import ObjectToRead
 from lakehead.consume.ports import LandingReport, ReadPart, ReadUnit
 from lakehead.errors import Misconfigured
 from lakehead.lake.audits import every_row_once
+from lakehead.lake.conform import RowsRejected, conform
 from lakehead.lake.evolution import add_columns
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import Numbers, Unit
 from lakehead.lake.ports import Overtaken, Staged
 from lakehead.lake.staged_rows import NewFiles
+from lakehead.lake.stagers import target_of
 from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.tables import by_day, create_table, sorted_by, with_field_ids
 from lakehead.spark.jobs import cancel_group, job_group
@@ -253,7 +255,19 @@ def _ensured(landing: IcebergLanding, wanted: TableFormat) -> IcebergTable:
             f"The table {wanted.name} cannot have the columns {', '.join(missing)}: it has one whose name differs in "
             "case alone, or the name is one of Iceberg's own. Rename them in the configuration."
         )
+    if wanted.format.name is FormatName.FRAMES:
+        _check_holds(found, wanted.columns)
     return found
+
+
+def _check_holds(table: IcebergTable, columns: pa.Schema) -> None:
+    """Raise `Misconfigured` if a table has other types than the records of frames: none of them could land."""
+    try:
+        conform(pa.RecordBatch.from_pylist([], schema=columns), target_of(table.seen()).schema)
+    except RowsRejected as error:
+        raise Misconfigured(
+            f"The table {table.name} cannot hold the records of frames. {error} Let them land in another table."
+        ) from None
 
 
 def _unit(work: Work) -> Unit:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehead.buffer.errors import InvalidCall
 from lakehead.clock import SystemClock
 from lakehead.consume.dead_letters import QueueDeadLetters
 from lakehead.consume.local_state import UnitKey, Work
@@ -56,3 +57,30 @@ def test_a_state_that_is_slow_does_not_stop_the_event_loop(tmp_path: Path, monke
             assert longest < SLOW
 
         run_bounded(test())
+
+
+class Deleting:
+    """A queue that deletes what its messages announce."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    async def keep(self, body: bytes) -> None:
+        if not body.endswith(b".batch"):
+            raise InvalidCall("It is no location.")
+        self.kept.append(body)
+
+
+def test_what_a_message_announces_is_kept_although_the_message_was_not_understood(tmp_path: Path) -> None:
+    """Else the batch is deleted when its message is acknowledged, and nobody can look at it or replay it."""
+    clock, queue = SystemClock(), Deleting()
+    with open_state(f"sqlite:///{tmp_path}/state.db", clock, RandomIds()) as state:
+        letters = QueueDeadLetters(DeadLetters(MemoryStore(clock=clock)), state, "us", "queue", deleting=queue)
+
+        async def test() -> None:
+            for body in (b"ingest/0.batch", b"nonsense"):
+                await letters.give_up_message(Message(id="m", body=body), "not understood")
+
+        run_bounded(test())
+
+    assert queue.kept == [b"ingest/0.batch"]

@@ -12,7 +12,7 @@ from lakehead.errors import LakeheadError, Unavailable
 from lakehead.gateway.landing_queue import BufferedLandingQueue
 from lakehead.storage.port import Created, Exists
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
 from lakehead.wire.landing_entries import LandingEntry
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import ScriptedStore, manifest_of, submitted
@@ -71,3 +71,8 @@ NEWER = b'{"version": 2, ' + ENTRY.encode()[1:]
 def test_what_is_no_entry_is_unreadable_and_named(value: bytes) -> None:
     with pytest.raises(Unreadable, match="accepted/v1/x"):
         LandingEntry.decode(value, "accepted/v1/x")
+
+
+def test_an_entry_of_a_newer_version_is_not_taken_for_a_damaged_one() -> None:
+    with pytest.raises(NewerFormat, match="accepted/v1/x has the version 2"):
+        LandingEntry.decode(NEWER, "accepted/v1/x")

@@ -49,3 +49,19 @@ def test_what_cannot_be_listed_is_refused_before_spark_starts(
 
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+def test_a_backfill_of_accepted_batches_is_refused(lakehead: Callable[..., Done], tmp_path: Path) -> None:
+    """It would land frames that nobody accepted, and records twice."""
+    events = {
+        "queue": {"type": "manifest", "store": "s3://bucket"},
+        "messages": "accepted",
+        "tables": [{"table": "a.b", "format": "frames", "kind": "logs"}],
+    }
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps({"pipelines": {"events": events}}))
+
+    done = lakehead("consume", "backfill", path, "--pipeline", "events", "--prefix", "s3://bucket/raw-blobs/v1")
+
+    assert (done.code, done.out) == (2, "")
+    assert "a listing of frames does not tell which of them were accepted" in done.err

@@ -318,6 +318,35 @@ def test_actions_after_landing_that_cannot_be_done_are_refused(
         read_config(written(tmp_path, {"pipelines": {"events": pipeline}}))
 
 
+FRAMES = {"table": "a.b", "format": "frames", "kind": "samples"}
+ACCEPTED = {"queue": {"type": "manifest", "store": "s3://b"}, "messages": "accepted"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tables", "message"),
+    [
+        ({}, [{"table": "a.b", "format": "frames"}], "format frames and kind need each other"),
+        ({}, [{"table": "a.b", "format": "csv", "kind": "logs"}], "format frames and kind need each other"),
+        ({}, [{**FRAMES, "prefixes": ["s3://b/"]}], "no columns, no filters"),
+        ({}, [{**FRAMES, "columns": [{"name": "a", "type": "long"}]}], "no columns, no filters"),
+        ({}, [FRAMES, {"table": "a.c", "format": "csv"}], "in all tables"),
+        ({}, [{"table": "a.c", "format": "csv"}], "in all tables"),
+        ({"messages": "location"}, [FRAMES], "need each other, in all tables"),
+        ({"queue": {"type": "sqs", "queue": "q"}}, [FRAMES], "of the type manifest"),
+        ({"identity": "uri_and_etag"}, [FRAMES], "identity must be uri"),
+        ({}, [FRAMES, {**FRAMES, "table": "a.c"}], "each kind of frames lands in one table"),
+    ],
+)
+def test_frames_land_from_a_queue_of_accepted_batches_by_kind_alone(
+    tmp_path: Path, changes: dict[str, Any], tables: list[dict[str, Any]], message: str
+) -> None:
+    right = {"pipelines": {"p": {**ACCEPTED, "tables": [FRAMES, {**FRAMES, "table": "a.c", "kind": "logs"}]}}}
+    assert read_config(written(tmp_path, right)).pipelines["p"].tables[1].kind == "logs"
+
+    with pytest.raises(InvalidConfig, match=message):
+        read_config(written(tmp_path, {"pipelines": {"p": {**ACCEPTED, "tables": tables, **changes}}}))
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
