@@ -1,12 +1,14 @@
 """What gateways accept lands: from acceptance through the queue to the tables, each record exactly once."""
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,15 +22,18 @@ from lakehead.consume.messages import uri_in_store
 from lakehead.gateway.landing_queue import BufferedLandingQueue
 from lakehead.ids import RandomIds
 from lakehead.lake.catalog import open_catalog
+from lakehead.lake.tables import create_table
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
 from lakehead.storage.open_store import open_store
+from lakehead.wire.acceptance_keys import raw_blob
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.frame import decode_frame, encode_frame
+from lakehead.wire.frame import decode_frame, encode_frame, frame_sha256
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
 from tests.consumer import Consumer
 from tests.lakehouse import Lakehouse
 from tests.support.spark import shared_session
+from tests.unit.wire.frames import with_number
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the very first start fetches jars
 
@@ -59,6 +64,10 @@ class Gateway:
             return [await accept(frame) for frame in frames]
 
         return asyncio.run(all_of_them())
+
+    def store_frame(self, frame: bytes) -> None:
+        """Store a frame without accepting it."""
+        asyncio.run(self._store.put(raw_blob(frame_sha256(frame)), frame))
 
     def enqueue(self, *batches: Sequence[IdentityManifest]) -> None:
         """Put accepted batches on the queue; each argument becomes a message."""
@@ -196,3 +205,53 @@ def test_a_frame_that_is_not_what_was_accepted_is_a_dead_letter_and_costs_the_ot
     assert letters.keys() == set(units)
     assert damaged.frame_sha256 in letters[units[0]].reason
     assert letters[units[1]].reason == f"Its frame {gateway.url}/{missing.raw_blob_key}: It does not exist."
+
+
+def test_a_batch_that_comes_again_after_the_state_forgot_its_unit_brings_no_record(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession
+) -> None:
+    """Units are forgotten after the deduplication window, the numbers of landed records never."""
+    accepted = gateway.accept(samples(10, 20), logs(0, 4))
+    gateway.enqueue(accepted)
+    assert consumer.run(spark) == 0
+    with closing(sqlite3.connect(consumer.folder / "state.sqlite")) as state, state:
+        assert state.execute("DELETE FROM lakehead_shards").rowcount == 2
+
+    gateway.enqueue(accepted)
+    assert consumer.run(spark) == 0
+
+    assert sorted(consumer.rows(SAMPLES)["seq"].to_pylist()) == list(range(10, 21))
+    assert consumer.rows(LOGS).num_rows == 5
+
+
+def test_a_frame_of_a_newer_version_stops_the_pipeline_and_is_no_dead_letter(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an older consumer meets it: the manifest has the hash of what a newer gateway stored."""
+    newer = with_number(samples(10, 20), 8, 2, 9)
+    [manifest] = gateway.accept(samples(10, 20))
+    sha256 = frame_sha256(newer)
+    manifest = msgspec.structs.replace(manifest, frame_sha256=sha256, raw_blob_key=raw_blob(sha256))
+    gateway.store_frame(newer)
+    gateway.enqueue([manifest])
+
+    assert consumer.run(spark) == 1
+
+    assert "its wire version is 9" in capsys.readouterr().out
+    assert consumer.rows(SAMPLES).num_rows == 0
+    assert consumer.letters(SAMPLES) == []
+
+
+def test_a_table_with_other_types_is_refused_at_the_start(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else each batch would become a dead letter of its own."""
+    gateway.enqueue(gateway.accept(samples(10, 20)))
+    consumer.lakehouse.mkdir()
+    with closing(open_catalog(EMBEDDED, embedded_catalog(consumer.lakehouse))) as catalog:
+        create_table(catalog, SAMPLES, pa.schema([("time", pa.string()), ("value", pa.float64())]))
+
+    assert consumer.run(spark) == 1
+
+    assert "The table metrics.samples cannot hold the records of frames. Column 'time'" in capsys.readouterr().out
+    assert consumer.letters(SAMPLES) == []

@@ -1,5 +1,7 @@
 """The manifest queue read for its locations: what it does beyond the suite of all queues."""
 
+import asyncio
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,12 +14,14 @@ from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.errors import InvalidCall
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.inspection import inspect_partitions
+from lakehead.clock import SystemClock
 from lakehead.consume.queue import Message
 from lakehead.consume.queues.manifest_queue import ManifestQueue, ManifestQueueSettings
 from lakehead.errors import Misconfigured
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object, Store
 from lakehead.wire.batch import KeyValueEntry
+from tests.support.async_tests import async_test
 from tests.support.queue_kinds import OutageStore
 from tests.support.simulation import World
 
@@ -246,3 +250,19 @@ def test_a_batch_that_is_kept_can_be_sent_again_though_clean_up_has_deleted_it()
         await again.close()
 
     setup.world.loop.simulate(test())
+
+
+@async_test
+async def test_a_receive_that_is_cancelled_at_any_step_leaves_nothing_undone(recwarn: pytest.WarningsRecorder) -> None:
+    for steps in range(40):
+        store = MemoryStore(clock=SystemClock())
+        queue = ManifestQueue(SETTINGS, SystemClock(), store=store)
+        receiving = asyncio.ensure_future(take(queue, 1))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        await queue.close()
+    gc.collect()
+
+    assert [str(each.message) for each in recwarn] == []

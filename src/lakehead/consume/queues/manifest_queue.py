@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TypeVar
 
@@ -216,7 +217,10 @@ class ManifestQueue:
         while left and len(found) < most and not self._closing.is_set():
             shares = _shares(most - len(found), len(left))
             asked = left[: len(shares)]
-            claims = [_outcome(partition.claim(share, seconds)) for partition, share in zip(asked, shares, strict=True)]
+            claims = [
+                _outcome(partial(partition.claim, share, seconds))
+                for partition, share in zip(asked, shares, strict=True)
+            ]
             more = left[len(shares) :]
             for partition, claimed in zip(asked, await asyncio.gather(*claims), strict=True):
                 if isinstance(claimed, LakeheadError):
@@ -244,7 +248,7 @@ class ManifestQueue:
         claims: dict[ManifestPartition, list[Claim]] = {}
         for message in messages:
             claims.setdefault(message.receipt.partition, []).append(message.receipt.claim)
-        for answer in await asyncio.gather(*(_outcome(act(*each)) for each in claims.items())):
+        for answer in await asyncio.gather(*(_outcome(partial(act, *each)) for each in claims.items())):
             if isinstance(answer, LakeheadError):
                 raise answer
 
@@ -274,10 +278,13 @@ class ManifestQueue:
         return Producer(file, self._deps, data_path_prefix=prefix, partitions=now.partitions or 1)
 
 
-async def _outcome(work: Awaitable[T]) -> T | LakeheadError:
-    """Return what `work` returns, or the error that it raises, so that it does not end what runs beside it."""
+async def _outcome(work: Callable[[], Awaitable[T]]) -> T | LakeheadError:
+    """Return what `work` returns, or the error that it raises, so that it does not end what runs beside it.
+
+    It is called here, and not before: a task that is cancelled before its first step would never await it.
+    """
     try:
-        return await work
+        return await work()
     except LakeheadError as error:
         return error
 
