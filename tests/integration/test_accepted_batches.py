@@ -32,6 +32,7 @@ from lakehead.wire.frame import decode_frame, encode_frame, frame_sha256
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
 from tests.consumer import Consumer
 from tests.lakehouse import Lakehouse
+from tests.support.commands import lakehead_command
 from tests.support.spark import shared_session
 from tests.unit.wire.frames import with_number
 
@@ -188,7 +189,7 @@ def test_tables_of_records_are_partitioned_by_day_and_sorted_and_spark_reads_the
     assert [tuple(each) for each in rows.collect()] == [(12, 12.0, NOON + 12 * DAY // 8 + 1)]
 
 
-def test_a_frame_that_is_not_what_was_accepted_is_a_dead_letter_and_costs_the_others_nothing(
+def test_a_frame_that_is_not_what_was_accepted_is_a_dead_letter_until_it_is_mended_and_costs_the_others_nothing(
     gateway: Gateway, consumer: Consumer, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The good batch overlaps the damaged ones: what they would have brought first, it brings."""
@@ -205,6 +206,15 @@ def test_a_frame_that_is_not_what_was_accepted_is_a_dead_letter_and_costs_the_ot
     assert letters.keys() == set(units)
     assert damaged.frame_sha256 in letters[units[0]].reason
     assert letters[units[1]].reason == f"Its frame {gateway.url}/{missing.raw_blob_key}: It does not exist."
+
+    gateway.store_frame(samples(10, 20))
+    gateway.store_frame(samples(10, 22))
+    for unit in units:
+        done = lakehead_command("dead-letters", "replay", consumer.config(), unit)
+        assert done.returncode == 0, done.stderr
+    assert consumer.run(spark) == 0
+
+    assert sorted(consumer.rows(SAMPLES)["seq"].to_pylist()) == list(range(10, 26))
 
 
 def test_a_batch_that_comes_again_after_the_state_forgot_its_unit_brings_no_record(

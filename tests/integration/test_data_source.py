@@ -28,6 +28,7 @@ from lakehead.storage.open_store import open_store
 from lakehead.wire.batch import KeyValueEntry
 from tests.servers.seaweed import BUCKET, Seaweed
 from tests.support.spark import shared_session
+from tests.unit.wire.frames import NOON, SAMPLES, frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -114,6 +115,24 @@ def test_batches_of_an_ingestor_are_read_as_they_were_ingested(
         (entry.key, entry.value) for entry in ENTRIES
     )
     assert len({row["_uri"] for row in rows}) == 2
+
+
+def test_frames_are_read_with_every_column_of_their_kind(
+    session: SparkSession, url: str, put: Callable[[str, bytes], None]
+) -> None:
+    put("raw-blobs/v1/a.lmbatch", frame(compress=True))
+    put("raw-blobs/v1/a.json", b"not to be read")
+
+    rows = load(session, url, format="frames").orderBy("seq").collect()
+    chosen = session.read.format("lakehead").option("format", "frames").schema("seq long, labels map<string, string>")
+
+    assert [(row["agent"], row["boot"], row["seq"], row["_row"]) for row in rows] == [
+        ("agent-a", "boot-uuid", 10 + number, number) for number in range(7)
+    ]
+    assert [row["metric"] for row in rows] == [sample["metric"] for sample in SAMPLES]
+    assert rows[0]["time_unix_ns"] == NOON
+    assert rows[3]["distribution"]["counts"] == [1.0, 2.0, 3.0]
+    assert chosen.load(url).orderBy("seq").collect()[1]["labels"] == {"host": "a", "zone": "é"}
 
 
 def test_csv_is_read_by_its_header_or_in_the_order_of_the_columns(

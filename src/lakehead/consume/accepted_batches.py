@@ -74,9 +74,13 @@ class AcceptedLookup:
     known: dict[bytes, Found] = field(default_factory=dict)
     """By the body of the message."""
 
+    _silent: Unavailable | None = None
+    """Why the store did not answer for one of them: others would only wait as long."""
+
     async def look_up(self, messages: Sequence[Message]) -> None:
         """Fetch the entries of messages, and forget those that were fetched before."""
         self.known.clear()
+        self._silent = None
         limit = asyncio.Semaphore(AT_ONCE)
         newest = {message.body: message for message in messages}
         await asyncio.gather(*(self._look_up(message, limit) for message in newest.values()))
@@ -119,11 +123,14 @@ class AcceptedLookup:
 
     async def _get(self, key: str, limit: asyncio.Semaphore, *, end: int) -> bytes | None:
         async with limit:
+            if self._silent is not None:
+                raise Unavailable(str(self._silent))
             try:
                 async with asyncio.timeout(SECONDS):
                     found = await self.store.get(key, end=end)
-            except TimeoutError:
-                raise Unavailable(f"{key} could not be read within {SECONDS:.0f} s.") from None
+            except (Unavailable, TimeoutError) as error:
+                self._silent = Unavailable(str(error) or f"{key} could not be read within {SECONDS:.0f} s.")
+                raise self._silent from None
         return None if found is None else found.body
 
 

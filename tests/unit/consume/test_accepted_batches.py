@@ -1,11 +1,12 @@
 """What the messages of a queue of accepted batches announce."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from lakehead.consume.accepted_batches import AcceptedLookup, AcceptedReader
+from lakehead.consume.accepted_batches import AT_ONCE, AcceptedLookup, AcceptedReader
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.iceberg_landings import _to_read as to_read
 from lakehead.consume.local_state import UnitKey, Work
@@ -219,3 +220,29 @@ async def test_one_bad_message_costs_no_other_and_what_was_looked_up_before_is_f
     await lookup.look_up([bad])
     with pytest.raises(Unavailable, match="not looked up"):
         reader(good, ConsumeCounts())
+
+
+@async_test
+async def test_a_store_that_does_not_answer_is_asked_for_few_batches_and_again_for_the_next_messages() -> None:
+    class Down(ScriptedStore):
+        asked = 0
+
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+            self.asked += 1
+            await asyncio.sleep(0)
+            return await super().get(key, start=start, end=end)
+
+    store = Down()
+    await store.put(BATCH, encode_json([an_entry(identity(0, 1))]))
+    lookup = AcceptedLookup(store=store, max_tries=3)
+    messages = [Message(id=str(number), body=f"ingest/{number}.batch".encode()) for number in range(500)]
+
+    store.is_down_for_reads = True
+    await lookup.look_up(messages)
+    assert store.asked == AT_ONCE
+    assert len(lookup.known) == 500
+    assert all(isinstance(each, Unavailable) for each in lookup.known.values())
+
+    store.is_down_for_reads = False
+    await lookup.look_up(messages[:1])
+    assert not isinstance(lookup.known[messages[0].body], LakeheadError)
