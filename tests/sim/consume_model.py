@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakehead.consume.local_state import UnitKey, Work
-from lakehead.consume.ports import Failure, LandingReport, ReadPart, ReadUnit
+from lakehead.consume.ports import Failure, LandingReport, PartRead, ReadUnit
 from lakehead.consume.queue import Message
 from lakehead.consume.shared_state import Opened
 from lakehead.errors import OutcomeUnknown, Unavailable
@@ -341,7 +341,7 @@ class ModelLandings:
         return LandingReport(
             landed={UnitKey(table, each.unit.id): ReadUnit(rows=1) for each in remainders if each.part is None},
             begun={
-                UnitKey(table, each.unit.id): ReadPart(each.recorded.id, ReadUnit(rows=1))
+                UnitKey(table, each.unit.id): PartRead(each.recorded.id, ReadUnit(rows=1))
                 for each in remainders
                 if each.part is not None
             },

@@ -87,7 +87,7 @@ class IdentityConflict(BatchRefused):
     """What an operator decided about this very batch: after `accept_existing` it may be dropped. Empty: nothing yet."""
 
 
-class IdentityVoid(BatchRefused):
+class VoidBatch(BatchRefused):
     """410: send the records again with `send`. Nothing was ever accepted under the identity of the batch."""
 
 

@@ -15,9 +15,9 @@ from lakehead.agent.errors import (
     EncodingRefused,
     FrameRefused,
     IdentityConflict,
-    IdentityVoid,
     TokenRefused,
     UnexpectedAnswer,
+    VoidBatch,
 )
 from lakehead.agent.framed_batch import FramedBatch, Receipt
 from lakehead.wire.batch_identity import BatchIdentity
@@ -39,7 +39,7 @@ _REFUSED: Mapping[int, tuple[type[BatchRefused], str]] = {
 }
 _DECIDED: Mapping[tuple[int, str], tuple[type[BatchRefused], str]] = {
     (409, "identity_conflict"): (IdentityConflict, "Keep the batch until an operator has decided."),
-    (410, "identity_void"): (IdentityVoid, "Send its records again under the next sequence numbers."),
+    (410, "identity_void"): (VoidBatch, "Send its records again under the next sequence numbers."),
     (423, "identity_quarantined"): (BootQuarantined, "Keep the batch, and send further records under a new boot id."),
 }
 """Only a gateway can say these, by their codes: records could be doubled or dropped if a proxy's page were believed."""

@@ -14,7 +14,7 @@ from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.object_stager import SPLIT_BYTES, ObjectStager
 from lakehead.consume.object_tasks import ObjectToRead
-from lakehead.consume.ports import LandingReport, ReadPart, ReadUnit
+from lakehead.consume.ports import LandingReport, PartRead, ReadUnit
 from lakehead.errors import Misconfigured
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.conform import RowsRejected, conform
@@ -220,7 +220,7 @@ class _TableThread:
         return LandingReport(
             landed={keys[each.unit]: read[each.unit] for each in remainders if each.part is None},
             begun={
-                keys[each.unit]: ReadPart(each.recorded.id, read[each.unit])
+                keys[each.unit]: PartRead(each.recorded.id, read[each.unit])
                 for each in remainders
                 if each.part is not None
             },

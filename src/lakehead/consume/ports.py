@@ -29,7 +29,7 @@ class ReadUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPart:
+class PartRead:
     """What was read of the part of a unit that landed."""
 
     id: str
@@ -43,7 +43,7 @@ class LandingReport:
     """What became of the units of a landing. A unit that is in none of the three is not ours any more."""
 
     landed: Mapping[UnitKey, ReadUnit] = field(default_factory=dict)
-    begun: Mapping[UnitKey, ReadPart] = field(default_factory=dict)
+    begun: Mapping[UnitKey, PartRead] = field(default_factory=dict)
     """Units of which only the next part has landed: to be landed again, for the rest of them."""
 
     failed: Mapping[UnitKey, Failure] = field(default_factory=dict)

@@ -18,9 +18,9 @@ from lakehead.agent.errors import (
     FrameRefused,
     GatewayUnavailable,
     IdentityConflict,
-    IdentityVoid,
     TokenRefused,
     UnexpectedAnswer,
+    VoidBatch,
 )
 from lakehead.agent.gateway_client import Gateway, SendDeps, SendSettings
 from lakehead.agent.plain_records import PlainRecord
@@ -186,7 +186,7 @@ async def test_an_attempt_without_an_answer_ends_after_its_time() -> None:
         (error(401, "unauthenticated"), TokenRefused),
         (error(403, "agent_mismatch"), AgentRefused),
         (error(409, "identity_conflict"), IdentityConflict),
-        (error(410, "identity_void"), IdentityVoid),
+        (error(410, "identity_void"), VoidBatch),
         (error(413, "too_large"), BatchTooLarge),
         (httpx.Response(413, text="<html>Entity too large"), BatchTooLarge),
         (error(415, "content_encoding"), EncodingRefused),

@@ -13,8 +13,8 @@ from lakehead.agent.errors import (
     FrameRefused,
     GatewayUnavailable,
     IdentityConflict,
-    IdentityVoid,
     TokenRefused,
+    VoidBatch,
 )
 from lakehead.agent.framed_batch import FramedBatch
 from lakehead.agent.gateway_client import PATH, SendDeps, SendSettings
@@ -113,7 +113,7 @@ async def test_records_of_a_void_identity_are_accepted_under_the_next_numbers() 
         void = void_of(submitted(batch.body, batch.identity))
         await server.gateway.store.create(keys.accepted(batch.identity), void.encode())
 
-        with pytest.raises(IdentityVoid):
+        with pytest.raises(VoidBatch):
             await gateway.send_batch(batch)
 
         assert not (await gateway.send(RECORDS)).duplicate

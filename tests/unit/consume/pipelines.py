@@ -12,7 +12,7 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import NotUnderstood, ObjectRef
-from lakehead.consume.ports import Failure, LandingReport, ReadPart, ReadUnit
+from lakehead.consume.ports import Failure, LandingReport, PartRead, ReadUnit
 from lakehead.consume.queue import Message
 from lakehead.consume.queues.memory_queue import MemoryMessages, MemoryQueue
 from lakehead.consume.settings import PipelineSettings
@@ -251,7 +251,7 @@ class FakeLandings:
         await self.calls("answer")
         return LandingReport(
             landed={key: ReadUnit(rows=2, bytes=3) for key in good if key not in begun},
-            begun={key: ReadPart(f"{key.unit}#{self.parts[key.unit]}", ReadUnit(rows=5, bytes=7)) for key in begun},
+            begun={key: PartRead(f"{key.unit}#{self.parts[key.unit]}", ReadUnit(rows=5, bytes=7)) for key in begun},
             failed=failed,
             snapshot=7,
         )
