@@ -19,6 +19,9 @@ Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 ACCOUNT = "ACCOUNT-ID"
 """Stands in the policy where no role was named. S3 refuses a policy with it."""
 
+QUEUE = "landing-queue"
+"""Where gateways put accepted batches that are to be landed, unless their configuration says otherwise."""
+
 MAX_BYTES = 20 * 1024
 """The largest policy that S3 takes."""
 
@@ -59,8 +62,8 @@ class BucketPolicySettings:
     prefix: str = ""
     """The prefix of the authority in the bucket, without slashes around it."""
 
-    queue: str = ""
-    """The folder of the queue of accepted batches in the bucket, not below the prefix. Empty: it is elsewhere."""
+    queue: str = QUEUE
+    """The folder of the queue of accepted batches below the prefix, as `queue_path` of a gateway says."""
 
     encryption: Encryption | None = None
     """The server-side encryption of all objects below the prefix, or in the bucket if there is none. None: any."""
@@ -79,11 +82,11 @@ class BucketPolicySettings:
     def _problems(self) -> Iterator[str]:
         if not _BUCKET.fullmatch(self.bucket):
             yield f"{self.bucket!r} cannot be the name of a bucket. Give its name alone, as s3://NAME has it."
-        for name, folder in (("prefix", self.prefix), ("queue", self.queue)):
+        for name, folder in (("prefix", self.prefix), ("queue", self.queue or "/")):
             if not _PREFIX.fullmatch(folder) or folder != folder.strip("/") or "//" in folder:
                 yield f"The {name} {folder!r} cannot stand in a policy. Give it without slashes around it, * or ?."
         yield from self._problems_of_principals()
-        if self.queue and any(_overlap(f"{self.queue}/", self.at(folder)) for folder in ALL_FOLDERS):
+        if any(_overlap(f"{self.queue}/", f"{folder}/") for folder in ALL_FOLDERS):
             yield f"The queue {self.queue!r} and folders of the authority contain each other. Give the queue its own."
         if self.kms_key and (self.encryption in (None, "AES256") or not _KEY.fullmatch(self.kms_key)):
             yield f"{self.kms_key!r} is not the ARN of a key, or the encryption is not aws:kms. Give both, or neither."
@@ -161,10 +164,7 @@ def _for_all_roles(settings: BucketPolicySettings) -> Iterator[Statement]:
     yield _statement("Allow", "RolesRead", "s3:GetObject", readable, who=everyone)
     created = sorted({folder for access in ROLE_ACCESS.values() for folder in access.creates})
     yield _deny("RolesCreate", "s3:PutObject", _objects(created, settings), _NO_CREATE, who=everyone)
-    queue = _queue(settings)
-    yield _deny(
-        "RolesWriteOnCondition", "s3:PutObject", queue or everywhere, _NO_CONDITION, who=everyone, otherwise=bool(queue)
-    )
+    yield _deny("RolesWriteOnCondition", "s3:PutObject", everywhere, _NO_CONDITION, who=everyone)
     yield _deny("RolesDoNotCopy", "s3:PutObject", everywhere, _IS_COPY, who=everyone)
     blind = [role for role, access in named.items() if not access.reads_tokens]
     tokens = _objects((TOKENS,), settings)
@@ -179,8 +179,8 @@ def _for_role(role: BucketRole, settings: BucketPolicySettings) -> Iterator[Stat
     if not access.writes:
         yield _deny(f"{name}OnlyReads", ("s3:PutObject", *_DELETES), [_arn("*", settings)], who=who)
         return
-    queue = _queue(settings) if access.uses_queue else []
-    writes, deletes = [*_objects(access.writes, settings), *queue], [*_objects(access.deletes, settings), *queue]
+    queue = _objects((settings.queue,), settings) if access.uses_queue else []
+    writes, deletes = [*_objects(access.writes, settings), *queue], _objects(access.deletes, settings)
     yield _statement("Allow", f"{name}Writes", ("s3:AbortMultipartUpload", "s3:PutObject"), writes, who=who)
     yield _deny(f"{name}WritesNothingElse", "s3:PutObject", writes, who=who, otherwise=True)
     yield _statement("Allow", f"{name}Deletes", _DELETES, deletes, who=who)
@@ -221,10 +221,6 @@ def _statement(
 def _who(settings: BucketPolicySettings, *roles: BucketRole) -> dict[str, str | list[str]]:
     arns = [settings.principals[role] for role in roles]
     return {"AWS": arns if len(arns) > 1 else arns[0]}
-
-
-def _queue(settings: BucketPolicySettings) -> list[str]:
-    return [_arn(f"{settings.queue}/*", settings)] if settings.queue else []
 
 
 def _objects(folders: Sequence[str], settings: BucketPolicySettings) -> list[str]:

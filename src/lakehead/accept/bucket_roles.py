@@ -16,7 +16,7 @@ class BucketRole(StrEnum):
     GC = "gc"
     RECONCILER = "reconciler"
     READER = "reader"
-    """Queries, and pipelines that land what was accepted."""
+    """Queries. Not the pipelines that land what was accepted: they write to the queue and to tables."""
 
 
 RAW_BLOBS = "raw-blobs/v1"

@@ -40,8 +40,8 @@ def print_(
     bucket: Annotated[str, typer.Option(metavar="NAME", help="The name of the bucket.")],
     prefix: Annotated[str, typer.Option(metavar="PREFIX", help="The authority's prefix in the bucket.")] = "",
     queue: Annotated[
-        str, typer.Option(metavar="FOLDER", help="The queue of accepted batches, if it is in this bucket too.")
-    ] = "",
+        str, typer.Option(metavar="FOLDER", help="The queue_path of the gateways' configuration.")
+    ] = "landing-queue",
     require_sse: Annotated[
         SseOption | None, typer.Option(help="Refuse writes that ask for another encryption.")
     ] = None,

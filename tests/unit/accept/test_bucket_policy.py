@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakehead.accept.bucket_policy import MAX_BYTES, BucketPolicySettings, bucket_policy, placeholder
+from lakehead.accept.bucket_policy import MAX_BYTES, QUEUE, BucketPolicySettings, bucket_policy, placeholder
 from lakehead.accept.bucket_roles import ALL_FOLDERS, ROLE_ACCESS, BucketRole
 from lakehead.errors import Misconfigured
+from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.storage import probe
 from lakehead.wire import acceptance_keys, chunk_keys
 from tests.unit.accept.policy_evaluator import SSE, S3Request, is_allowed
@@ -21,7 +22,7 @@ ADMIN = "arn:aws:iam::123456789012:user/admin"
 CREATE, REPLACE = {"If-None-Match": "*"}, {"If-Match": '"etag"'}
 HEADERS: Mapping[str, Mapping[str, str]] = {"plain": {}, "create": CREATE, "replace": REPLACE}
 
-# r: reads. c: creates by If-None-Match. w: also replaces by If-Match. d: deletes, versions too. q: all, freely.
+# r: reads. c: creates by If-None-Match. w: also replaces by If-Match. d: deletes, versions too.
 EXPECTED = """
                             gateway  gc    reconciler  reader
 raw-blobs/v1                rw       rd    r           r
@@ -44,7 +45,7 @@ manifests/v1                r        r     r           r
 rollup/v1                   r        r     r           r
 index/v1                    r        r     r           r
 _probe                      rwd      rwd   rwd         r
-ingest                      q        -     q           -
+landing-queue               rw       -     rw          -
 tables/v1                   -        -     -           -
 """
 COLUMNS, *ROWS = (line.split() for line in EXPECTED.strip().splitlines())
@@ -52,30 +53,21 @@ LETTERS = {
     (folder, BucketRole(role)): letters for folder, *row in ROWS for role, letters in zip(COLUMNS, row, strict=True)
 }
 FOLDERS = tuple(folder for folder, *_ in ROWS)
-QUEUE, ELSEWHERE = "ingest", "tables/v1"
+ELSEWHERE = "tables/v1"
 
 
 def policy_for(**changed: Any) -> dict[str, Any]:
-    settings = {"bucket": BUCKET, "principals": ARNS, "queue": QUEUE} | changed
+    settings = {"bucket": BUCKET, "principals": ARNS} | changed
     return bucket_policy(BucketPolicySettings(**settings))
 
 
 def arn_of(folder: str, prefix: str = "") -> str:
-    below = "" if folder == QUEUE or not prefix else f"{prefix}/"
-    return f"arn:aws:s3:::{BUCKET}/{below}{folder}/some/key.json"
+    return f"arn:aws:s3:::{BUCKET}/{f'{prefix}/' if prefix else ''}{folder}/some/key.json"
 
 
 def expected(role: BucketRole, folder: str, operation: str, headers: str, *, strict_blobs: bool) -> bool:
     """The rules in other words than the policy's: what the letters of a role say of one request."""
     letters = LETTERS[folder, role]
-    if letters == "q":
-        return operation not in (
-            "CopyObject",
-            "UploadPartCopy",
-            "GetObjectVersion",
-            "ReplicateObject",
-            "ReplicateDelete",
-        )
     writes = "c" in letters or "w" in letters
     match operation:
         case "GetObject":
@@ -251,6 +243,10 @@ def test_every_folder_of_the_layout_has_its_line() -> None:
     assert {*FOLDERS} == {*ALL_FOLDERS, QUEUE, ELSEWHERE}
 
 
+def test_the_queue_is_where_gateways_have_it() -> None:
+    assert GatewayConfig.model_fields["queue_path"].default == QUEUE
+
+
 def test_no_role_changes_what_another_only_creates() -> None:
     created = {folder for access in ROLE_ACCESS.values() for folder in access.creates}
     changed = {folder for access in ROLE_ACCESS.values() for folder in access.changes}
@@ -284,7 +280,7 @@ def test_a_policy_with_long_names_fits_into_what_s3_takes_and_a_larger_one_is_re
         ({"prefix": "/a/"}, "cannot stand in a policy"),
         ({"queue": "a?"}, "cannot stand in a policy"),
         ({"queue": "accepted"}, "contain each other"),
-        ({"queue": "metrics", "prefix": "metrics/prod"}, "contain each other"),
+        ({"queue": ""}, "cannot stand in a policy"),
         ({"queue": "raw-blobs/v1/queue"}, "contain each other"),
         ({"principals": {}}, "No role is named"),
         ({"principals": {BucketRole.GC: "*"}}, "not the ARN"),

@@ -32,7 +32,7 @@ def test_the_policy_of_the_roles_that_are_named_is_printed(lakehead: Lakehead) -
             "--role",
             f"gc={GC}",
         ),
-        *("--queue", "ingest", "--require-sse", "aws:kms", "--kms-key", KEY, "--require-blob-if-none-match"),
+        *("--queue", "to-land", "--require-sse", "aws:kms", "--kms-key", KEY, "--require-blob-if-none-match"),
     )
 
     assert (done.code, done.err) == (0, "")
@@ -41,7 +41,7 @@ def test_the_policy_of_the_roles_that_are_named_is_printed(lakehead: Lakehead) -
             bucket="lake",
             prefix="prod",
             principals={BucketRole.GATEWAY: GATEWAY, BucketRole.GC: GC},
-            queue="ingest",
+            queue="to-land",
             encryption="aws:kms",
             kms_key=KEY,
             blobs_by_create_only=True,
