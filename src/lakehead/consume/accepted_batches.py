@@ -99,11 +99,12 @@ class AcceptedLookup:
     async def _entries(self, message: Message, limit: asyncio.Semaphore) -> Sequence[AcceptedEntry]:
         """Fetch the entries of a message. Raises `NotUnderstood`, `NewerFormat`, `Unavailable` and `Misconfigured`."""
         key = _batch_key(message)
-        body = await self._get(key, limit, end=_LIMITS.stored_bytes + 1)
-        if body is None:
+        async with limit:  # also while it is decoded, so that few of them are held in memory
+            body = await self._get(key, end=_LIMITS.stored_bytes + 1)
+            entries = None if body is None else await asyncio.to_thread(_decoded, body, key)
+        if entries is None:
             missing = f"The batch {key} of accepted keys does not exist."
             raise Unavailable(missing) if message.deliveries < self.max_tries else NotUnderstood(missing)
-        entries = await asyncio.to_thread(_decoded, body, key)
         unknown = [number for number, entry in enumerate(entries) if entry.kind is None]
         kinds = await asyncio.gather(*(self._kind(entries[number], limit) for number in unknown))
         for number, kind in zip(unknown, kinds, strict=True):
@@ -113,7 +114,8 @@ class AcceptedLookup:
 
     async def _kind(self, entry: AcceptedEntry, limit: asyncio.Semaphore) -> FrameKind | None:
         """What the frame's own header says. If there is none to read, whoever reads the frame says what is wrong."""
-        head = await self._get(keys.raw_blob(entry.sha256), limit, end=MAX_HEAD_BYTES)
+        async with limit:
+            head = await self._get(keys.raw_blob(entry.sha256), end=MAX_HEAD_BYTES)
         try:
             return None if head is None else peek_frame(head).kind
         except NewerFormat:
@@ -121,16 +123,15 @@ class AcceptedLookup:
         except Unreadable:
             return None
 
-    async def _get(self, key: str, limit: asyncio.Semaphore, *, end: int) -> bytes | None:
-        async with limit:
-            if self._silent is not None:
-                raise Unavailable(str(self._silent))
-            try:
-                async with asyncio.timeout(SECONDS):
-                    found = await self.store.get(key, end=end)
-            except (Unavailable, TimeoutError) as error:
-                self._silent = Unavailable(str(error) or f"{key} could not be read within {SECONDS:.0f} s.")
-                raise self._silent from None
+    async def _get(self, key: str, *, end: int) -> bytes | None:
+        if self._silent is not None:
+            raise Unavailable(str(self._silent))
+        try:
+            async with asyncio.timeout(SECONDS):
+                found = await self.store.get(key, end=end)
+        except (Unavailable, TimeoutError) as error:
+            self._silent = Unavailable(str(error) or f"{key} could not be read within {SECONDS:.0f} s.")
+            raise self._silent from None
         return None if found is None else found.body
 
 
