@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
@@ -13,15 +14,22 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lakehead.clock import SystemClock
 from lakehead.consume import object_stager
+from lakehead.consume.decode.frames import AcceptedFrame, landed_columns
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
+from lakehead.consume.iceberg_landings import OURS as OUR_COLUMNS
 from lakehead.consume.object_stager import ObjectStager, equal_groups
 from lakehead.consume.object_tasks import ObjectToRead, ReadingJob, TaskReport
 from lakehead.ids import RandomIds
-from lakehead.lake.landing import NO_WATERMARK, Fence, Head, Unit, UnitRemainder
+from lakehead.lake.audits import every_row_once
+from lakehead.lake.landing import NO_WATERMARK, Fence, Head, Numbers, Unit, UnitRemainder
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import NewFiles
+from lakehead.lake.tables import by_day, with_field_ids
 from lakehead.wire.errors import NewerFormat
+from lakehead.wire.frame import frame_sha256
+from lakehead.wire.record_schemas import FrameKind
 from tests.unit.lake.local_table import create, local_catalog
+from tests.unit.wire.frames import IDENTITY, frame
 
 OURS = Schema(
     NestedField(1, URI, StringType(), required=False),
@@ -163,3 +171,34 @@ def test_objects_whose_fields_differ_in_case_alone_share_a_column_of_text(tmp_pa
     landing, _, _ = staged(tmp_path, {"o": {"x": 1}}, {"o": {"X": 2}})
 
     assert [row["o"] for row in rows(landing)] == ['{"x":1}', '{"X":2}']
+
+
+def test_of_an_accepted_batch_only_the_records_are_staged_that_no_landing_has(tmp_path: Path) -> None:
+    body = frame()
+    accepted = AcceptedFrame(identity=IDENTITY, kind=FrameKind.SAMPLES, sha256=frame_sha256(body))
+    whole, cut, done = (Unit(name, numbers=Numbers("boot", 10, 17)) for name in ("whole", "cut", "done"))
+    with local_catalog(tmp_path) as catalog:
+        schema = with_field_ids(pa.schema([*landed_columns(FrameKind.SAMPLES), *OUR_COLUMNS]))
+        table = create(catalog, "samples", schema, partition_spec=by_day(schema, "time"))
+        table.load()
+        stager = Here(
+            session=None,  # type: ignore[arg-type]
+            table=table,
+            format=ObjectFormat(name=FormatName.FRAMES),
+            stores={},
+            objects={
+                unit: ObjectToRead(unit=unit, uri=unit.id, content=body, frame=accepted) for unit in (whole, cut, done)
+            },
+            clock=SystemClock(),
+            ids=RandomIds(),
+            random=Random(1),
+            was_read=lambda _: None,
+        )
+        remainders = [UnitRemainder(whole), UnitRemainder(cut, ((11, 12), (15, 17))), UnitRemainder(done, ())]
+        fence = Fence(Head(None, None), None)
+        landing = asyncio.run(stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence))
+
+    every_row_once(landing)
+    found = sorted((str(row[URI]), row["seq"]) for row in rows(landing))
+    assert found == [*(("cut", seq) for seq in (11, 15, 16)), *(("whole", seq) for seq in range(10, 17))]
+    assert list(landing.landing.remainders) == remainders
