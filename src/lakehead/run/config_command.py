@@ -37,6 +37,8 @@ def check(
 
     config = read_config(file)
     parts = [_counted(len(config.sinks), "sink")]
+    if config.gateway:
+        parts = [_counted(1, "gateway"), *parts]
     if config.pipelines:
         parts = [_counted(len(config.pipelines), "pipeline"), *parts]
     if config.tables:

@@ -160,3 +160,7 @@ def test_a_multi_region_access_point_is_taken_if_that_is_said(tmp_path: Path) ->
     path = written(tmp_path, {"store": "s3://abc123.mrap/lake", "allow_multi_region_access_point": True})
 
     assert read_config(path).gateway is not None
+
+
+def test_a_gateway_is_counted_when_its_configuration_is_checked(lakehead: Lakehead, config: Path) -> None:
+    assert lakehead("config", "check", config).out == "ok: 1 gateway, 1 sink\n"
