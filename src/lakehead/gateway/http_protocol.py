@@ -1,7 +1,8 @@
 """HTTP/1.1 of one connection: uvicorn's protocol, with limits on what a client may hold, and answers that arrive.
 
-uvicorn bounds neither the time nor the size of a request's head, nor how many connections are open; and it closes a
-connection whose body is unread in a way that may take the answer with it. Those are here; the rest is uvicorn's.
+uvicorn bounds neither the time nor the size of a request's head, nor how many connections are open, how many requests
+wait on one, or how long a client may leave its answers unread; and it closes a connection whose body is unread in a way
+that may take the answer with it. Those are here; the rest is uvicorn's.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode, error_body
 
 RETRY_AFTER = b"1"
+MOST_PIPELINED = 16
+"""Requests that may wait on a connection until those before them are answered. What follows them is thrown away."""
+
 HEAD_TOO_LARGE = ErrorCode.HEAD_TOO_LARGE, "The request line and headers are too large."
 
 
@@ -27,6 +31,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._settings = listener.settings
         self._timer: TimerHandle | None = None
         """Until when a head must be whole; after an unread body, until when the rest of it is thrown away."""
+
+        self._write_timer: TimerHandle | None = None
+        """Until when the client must have read some of its answers; None while nothing waits for that."""
 
         self._reads_head = True
         self._head_bytes = 0
@@ -44,6 +51,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
         self._discards = False
         """Whether everything that still comes is thrown away."""
+
+        self._lingers = False
+        """Whether the last answer was sent, and the connection is about to be closed."""
 
         self._discarded = 0
         self._refusal: tuple[ErrorCode, str] | None = None
@@ -73,6 +83,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._stop_timer()
+        self._stop_write_timer()
         self._listener.closed(self)
         super().connection_lost(exc)
 
@@ -87,6 +98,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close the connection at once: another one needs its place."""
         self.connections.discard(self)
         self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Send no more before the client has read what it was sent, for which it has some time."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self._settings.write_seconds, self._answers_are_unread)
+
+    def resume_writing(self) -> None:
+        """Send on."""
+        self._stop_write_timer()
+        super().resume_writing()
 
     # --- what comes
 
@@ -132,6 +154,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():  # the parser would take the body for another protocol's
             self._refusal = ErrorCode.BAD_REQUEST, "Only HTTP/1.1 is spoken here. Send the request without `Upgrade`."
             raise ValueError("another protocol is offered")
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise ValueError("too many requests wait")  # those that do are answered, and the connection is closed
         self._listener.works(self)
         super().on_headers_complete()
         if (cycle := self._current) is not None:
@@ -166,7 +190,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _unanswered(self) -> RequestResponseCycle | None:
         """The request that has come in full and is still to be answered; None if there is none."""
-        cycle = self._current
+        cycle = None if self._lingers else self._current
         return cycle if cycle is not None and not cycle.response_complete and not cycle.more_body else None
 
     def _refuse_head(self) -> None:
@@ -183,11 +207,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # --- the end of an answer, and of the connection
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless the connection is closing."""
-        if self._discards:
+        """Go on with the next request that has come, or wait for one, unless the connection is closing."""
+        if self._discards and not self.pipeline:
             self.server_state.total_requests += 1
             return
         super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()  # else a packet of requests would come in for each that is answered
         if (cycle := self._current) is None or cycle.response_complete:
             self._listener.waits(self)
 
@@ -202,7 +228,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close the connection when the client has done so, or after a while: until then nothing is read any more."""
         if self.transport.is_closing():
             return
-        self._discards = True
+        self._discards = self._lingers = True
+        self.pipeline.clear()
         self._unset_keepalive_if_required()
         self._listener.waits(self)
         if self.transport.can_write_eof():
@@ -218,6 +245,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _answers_are_unread(self) -> None:
+        self._write_timer = None
+        self._listener.timed_out += 1
+        self.transport.abort()
 
     def _head_is_late(self) -> None:
         self._timer = None

@@ -48,6 +48,9 @@ class ListenerSettings:
     head_bytes: int = 16 * KIB
     """The longest request line with headers, in bytes."""
 
+    write_seconds: float = 30.0
+    """How long a client may leave its answers unread once they fill the buffers. Then the connection is closed."""
+
     idle_seconds: int = 75
     """How long a connection may stay open between two requests, in seconds."""
 
@@ -72,7 +75,8 @@ class ListenerSettings:
         if not 0 <= self.port <= 65_535:
             yield f"port is {self.port}, and must be from 0 to 65535"
         yield from _not_positive(
-            self, "max_connections", "head_seconds", "idle_seconds", "handshake_seconds", "backlog"
+            self,
+            *("max_connections", "head_seconds", "write_seconds", "idle_seconds", "handshake_seconds", "backlog"),
         )
         if self.head_bytes < 1 * KIB:
             yield f"head_bytes is {self.head_bytes:,}, and must be at least {KIB:,}"
