@@ -8,14 +8,14 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lakehead.clock import Clock
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.retry import Backoff
 from lakehead.storage.port import Created, Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid, decode_at_identity
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import InvalidRecord, Unreadable
 from lakehead.wire.frame import Frame, frame_sha256
 from lakehead.wire.index_records import RawBlobByTime
 from lakehead.wire.record_schemas import FrameKind
@@ -97,7 +97,7 @@ class Acceptor:
 
         Raises `Unavailable` or `OutcomeUnknown` if it is not known to be accepted: then it may be, and submitting the
         same bytes again is safe. An object at the identity's key that cannot be read is `Unavailable` too: what it
-        says may still be found out.
+        says may still be found out. Raises `Misconfigured` if this gateway can accept nothing.
         """
         await self._store_blob(submission)
         manifest = self._manifest(submission)
@@ -119,10 +119,16 @@ class Acceptor:
         """
         hour = UtcHour.of(self.clock.now_ns())
         entry = RawBlobByTime.of(submission.identity, submission.sha256, len(submission.body))
-        await asyncio.gather(  # both have the same content whoever creates them, so it does not matter who does
+        # Both have the same content whoever creates them, so it does not matter who does. Both have ended when this
+        # ends, also if one fails: whoever bounds the memory of submissions can rely on it.
+        outcomes = await asyncio.gather(
             self.store.create(entry.raw_blob_key, submission.body),
             self.store.create(entry.key_in(hour), entry.encode()),
+            return_exceptions=True,
         )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _manifest(self, submission: Submission) -> IdentityManifest:
         identity = submission.identity
@@ -148,10 +154,16 @@ class Acceptor:
         A create whose outcome is unknown is repeated with the same bytes: if the first one is applied late, it has the
         same nonce. Only what was read from the key is believed.
         """
+        try:
+            body = manifest.encode_checked()  # what cannot be read back would be neither accepted nor not, for good
+        except InvalidRecord as error:
+            raise Misconfigured(
+                f"Nothing was accepted. {error} Correct collector_id, or this machine's clock."
+            ) from error
         doubt: OutcomeUnknown | None = None
         async for _ in self.backoff.each_attempt(self.clock, self.random):
             try:
-                if isinstance(await self.store.create(manifest.key, manifest.encode()), Created):
+                if isinstance(await self.store.create(manifest.key, body), Created):
                     return manifest
                 doubt = None
             except OutcomeUnknown as error:

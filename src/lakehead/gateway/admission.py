@@ -13,13 +13,14 @@ from lakehead.gateway.settings import IngestSettings
 class Admitted:
     """A request that is under way, and the bytes that are reserved for its body."""
 
+    agent_id: str
     reserved: int
     _admission: "Admission"
 
     def shrink(self, size: int) -> None:
         """Give back what the body turned out not to need."""
         if size < self.reserved:
-            self._admission.bytes_held -= self.reserved - size
+            self._admission.give_back(self.agent_id, self.reserved - size)
             self.reserved = size
 
 
@@ -35,23 +36,30 @@ class Admission:
     """Bytes reserved for their bodies."""
 
     _by_agent: Counter[str] = field(default_factory=Counter, init=False)
+    _bytes_by_agent: Counter[str] = field(default_factory=Counter, init=False)
 
     @contextmanager
     def admit(self, agent_id: str, body_bytes: int) -> Iterator[Admitted]:
         """Admit a request until the end of the `with`. Raises `Refusal` if there are too many, or too many bytes."""
         self._check(agent_id, body_bytes)
-        admitted = Admitted(body_bytes, self)
+        admitted = Admitted(agent_id, body_bytes, self)
         self.requests += 1
         self.bytes_held += body_bytes
         self._by_agent[agent_id] += 1
+        self._bytes_by_agent[agent_id] += body_bytes
         try:
             yield admitted
         finally:
             self.requests -= 1
-            self.bytes_held -= admitted.reserved
+            self.give_back(agent_id, admitted.reserved)
             self._by_agent[agent_id] -= 1
             if not self._by_agent[agent_id]:
-                del self._by_agent[agent_id]
+                del self._by_agent[agent_id], self._bytes_by_agent[agent_id]
+
+    def give_back(self, agent_id: str, size: int) -> None:
+        """Hold so many bytes less for an agent."""
+        self.bytes_held -= size
+        self._bytes_by_agent[agent_id] -= size
 
     def _check(self, agent_id: str, body_bytes: int) -> None:
         settings = self.settings
@@ -66,4 +74,11 @@ class Admission:
                 ErrorCode.OVERLOADED,
                 "The gateway is busy with other requests. Send the batch again later.",
                 retry_after=settings.retry_after_seconds,
+            )
+        if self._bytes_by_agent[agent_id] + body_bytes > settings.agent_bytes:
+            raise Refusal(
+                ErrorCode.RATE_LIMITED,
+                f"Requests of this agent with up to {settings.agent_bytes:,} bytes are under way. Wait until one is "
+                "answered, and send Content-Length: a body without it counts as the largest.",
+                retry_after=1,
             )

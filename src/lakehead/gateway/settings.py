@@ -131,6 +131,12 @@ class IngestSettings:
         _raise_if_any(self._problems())
 
     @property
+    def agent_bytes(self) -> int:
+        """Bytes of one agent's bodies that may be held: a quarter of all, and at least one largest body. More are
+        answered 429, so that none holds up the others."""
+        return max(self.body_bytes, self.bytes_in_flight // 4)
+
+    @property
     def frame_limits(self) -> FrameLimits:
         """The limits for decoding."""
         return FrameLimits(frame_bytes=self.body_bytes, payload_bytes=self.payload_bytes, records=self.records)

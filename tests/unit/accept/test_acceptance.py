@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from lakehead.accept.acceptance import Accepted, Conflict, Duplicate, Submission, Void
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.frame import decode_frame, frame_sha256
 from lakehead.wire.record_schemas import FrameKind
@@ -17,6 +18,7 @@ from tests.unit.accept.support import (
     GONE,
     IDENTITY,
     NOT_APPLIED,
+    FixedClock,
     ScriptedStore,
     acceptor,
     manifest_of,
@@ -200,6 +202,37 @@ async def test_of_32_gateways_that_race_one_accepts_and_the_manifest_never_chang
     )
 
     assert Counter(type(each) for each in answers) == {Accepted: 1, Duplicate: 15, Conflict: 16}
+
+
+@async_test
+async def test_a_gateway_whose_manifests_could_not_be_read_accepts_nothing() -> None:
+    store, before_1970 = ScriptedStore(), FixedClock(seconds=-2_000_000_000)
+    for wrong in (acceptor(store, name="x" * 2_000), replace(acceptor(store), clock=before_1970)):
+        with pytest.raises(Misconfigured, match="Nothing was accepted"):
+            await wrong.accept(submitted())
+    assert not store.writes(MANIFESTS)
+    assert isinstance(await acceptor(store).accept(submitted()), Accepted)
+
+
+@async_test
+async def test_an_upload_that_fails_has_ended_in_all_its_parts() -> None:
+    store, begun, go_on, ended = ScriptedStore(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> None:
+        begun.set()
+        await go_on.wait()
+        ended.set()
+
+    store.meanwhile["raw-blobs"] = [slowly]
+    store.next("raw-blobs-by-time", DOWN)
+    accepting = asyncio.create_task(acceptor(store).accept(submitted()))
+    await begun.wait()
+    await asyncio.wait([accepting], timeout=0)
+    assert not accepting.done()
+    go_on.set()
+    with pytest.raises(Unavailable):
+        await accepting
+    assert ended.is_set()
 
 
 def test_a_submission_has_the_hash_of_exactly_the_bytes_that_were_sent() -> None:

@@ -1,12 +1,15 @@
 """The small parts that bound a gateway: settings, rates, connections; and what is measured of the store."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from lakehead.errors import Misconfigured, Unavailable
+from lakehead.gateway.admission import Admission
 from lakehead.gateway.connections import Connections
+from lakehead.gateway.error_codes import ErrorCode, Refusal
 from lakehead.gateway.measured_store import MeasuredStore
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.rate_limits import PRUNE_AT, RateLimits
@@ -47,6 +50,24 @@ def test_a_rate_is_kept_on_average_after_the_burst_is_used_up() -> None:
         clock.seconds += 0.01
     assert 100 <= allowed <= 106
     assert limits.take("b") == 0
+
+
+def test_one_agent_cannot_hold_the_bytes_of_all_others() -> None:
+    """With the default settings, by uploads that say that they are large and then are slow."""
+    settings = IngestSettings()
+    admission = Admission(settings)
+    with ExitStack() as under_way:
+        for _ in range(settings.agent_bytes // settings.body_bytes):
+            under_way.enter_context(admission.admit("greedy", settings.body_bytes))
+        with pytest.raises(Refusal) as refused:
+            under_way.enter_context(admission.admit("greedy", 1))
+        assert refused.value.code is ErrorCode.RATE_LIMITED
+        with admission.admit("modest", settings.body_bytes) as admitted:
+            admitted.shrink(10)
+            assert admission.bytes_held == settings.agent_bytes + 10
+    with admission.admit("greedy", settings.body_bytes):
+        assert admission.bytes_held == settings.body_bytes
+    assert (admission.bytes_held, admission._by_agent, admission._bytes_by_agent) == (0, {}, {})
 
 
 def test_agents_that_ask_no_more_are_forgotten() -> None:
