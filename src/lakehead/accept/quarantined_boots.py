@@ -29,6 +29,10 @@ class QuarantinedBoots:
         """Return whether a boot of an agent is in quarantine. Raises `Unavailable` if the copy is too old."""
         return (agent_id, boot_id) in self._copy.value()
 
+    def check(self) -> None:
+        """Raise `Unavailable` if the copy is too old."""
+        self._copy.value()
+
     async def refresh(self) -> None:
         """Read the quarantine now. Raises `Unavailable`, and keeps the old copy then."""
         await self._copy.refresh()

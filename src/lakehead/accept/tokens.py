@@ -166,6 +166,10 @@ class TokenCache:
         entry = self._entry(token)
         return entry.role if entry else None
 
+    def check(self) -> None:
+        """Raise `Unavailable` if the copy is too old."""
+        self._copy.value()
+
     async def refresh(self) -> None:
         """Read the list now. Raises `Unavailable` and `Unreadable`, and keeps the old copy then."""
         await self._copy.refresh()

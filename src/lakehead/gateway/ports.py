@@ -37,6 +37,14 @@ class QuarantinedBoots(Protocol):
         ...
 
 
+class CopyInMemory(Protocol):
+    """Something in the store that a gateway must know about, from a copy in memory: no call touches the store."""
+
+    def check(self) -> None:
+        """Raise `Unavailable` if nothing may be accepted by what the copy says, or if it is too old."""
+        ...
+
+
 class BatchAcceptor(Protocol):
     """Accepts batches, as `lakehead.accept.acceptance.Acceptor` does."""
 

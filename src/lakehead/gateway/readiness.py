@@ -1,11 +1,12 @@
 """Whether a gateway is ready for batches: its store can be used, and somebody looks after what it leaves."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
-from lakehead.gateway.ports import ReconcilerHeartbeats
+from lakehead.gateway.ports import CopyInMemory, ReconcilerHeartbeats
 from lakehead.gateway.settings import ReadinessSettings
 from lakehead.ids import Ids
 from lakehead.storage.port import Store
@@ -35,6 +36,9 @@ class Readiness:
     reconciler: ReconcilerHeartbeats | None = None
     """None: nobody has to look after this gateway's acceptances, as in a test."""
 
+    copies: Mapping[str, CopyInMemory] = field(default_factory=dict)
+    """What no batch is accepted without, by the names of their checks."""
+
     settings: ReadinessSettings = field(default_factory=ReadinessSettings)
     is_stopping: bool = False
     _last: ReadinessReport | None = field(default=None, init=False)
@@ -51,6 +55,7 @@ class Readiness:
             if self._last is None or not is_fresh:
                 self._last = ReadinessReport(
                     {"store": await self._problem_of_store(), "reconciler": await self._problem_of_reconciler()}
+                    | {name: _problem_of(copy) for name, copy in self.copies.items()}
                 )
                 self._checked_at = self.clock.monotonic()
             return self._last
@@ -90,3 +95,11 @@ class Readiness:
         if age > self.settings.reconciler_seconds:
             return f"The reconciler gave its last sign of life {age:.0f} s ago. Look after it."
         return ""
+
+
+def _problem_of(copy: CopyInMemory) -> str:
+    try:
+        copy.check()
+    except LakeheadError as error:
+        return str(error)
+    return ""

@@ -18,7 +18,14 @@ from lakehead.gateway.bearer_tokens import RETRY_AFTER, authenticate
 from lakehead.gateway.error_codes import ErrorCode, Refusal
 from lakehead.gateway.frame_decoder import FrameDecoder
 from lakehead.gateway.metrics import GatewayMetrics
-from lakehead.gateway.ports import AgentTokens, BatchAcceptor, ConflictRecorder, QuarantinedBoots, SideEffects
+from lakehead.gateway.ports import (
+    AgentTokens,
+    BatchAcceptor,
+    ConflictRecorder,
+    CopyInMemory,
+    QuarantinedBoots,
+    SideEffects,
+)
 from lakehead.gateway.rate_limits import RateLimits
 from lakehead.gateway.request_body import ClientGone, RequestBody, declared_length
 from lakehead.gateway.settings import IngestSettings
@@ -44,6 +51,9 @@ class Uploads:
 
     metrics: GatewayMetrics
     clock: Clock
+    authority: CopyInMemory | None = None
+    """Whether the authority is still the same. None: it is not looked at, as in a test."""
+
     settings: IngestSettings = field(default_factory=IngestSettings)
     _admission: Admission = field(init=False)
     _rates: RateLimits = field(init=False)
@@ -127,6 +137,8 @@ class Uploads:
                 f"The token is of the agent {agent_id!r}, and the frame of {identity.agent_id!r}.",
             )
         try:
+            if self.authority is not None:
+                self.authority.check()
             is_quarantined = self.quarantine.is_quarantined(identity.agent_id, identity.boot_id)
         except Unavailable as error:
             raise Refusal(ErrorCode.STORE_UNAVAILABLE, str(error), retry_after=RETRY_AFTER) from error

@@ -1,6 +1,7 @@
 """Opens a gateway and what operators change of its authority. Nothing here starts a JVM."""
 
 import asyncio
+import logging
 import platform
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from lakehead.accept.acceptance import Acceptor
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.authority import Authority
+from lakehead.accept.authority_watch import AuthorityWatch
 from lakehead.accept.conflict_decisions import ConflictDecisions, NotQuarantined
 from lakehead.accept.conflicts import Conflicts, NoSuchConflict
 from lakehead.accept.quarantined_boots import QuarantinedBoots
@@ -20,6 +22,7 @@ from lakehead.accept.tokens import TokenCache, Tokens
 from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.clock import Clock, SystemClock
+from lakehead.errors import LakeheadError
 from lakehead.gateway.error_codes import ErrorCode
 from lakehead.gateway.ingest_app import ingest_app
 from lakehead.gateway.landing_queue import BufferedLandingQueue
@@ -38,6 +41,8 @@ from lakehead.storage.probed_store import ProbedStore, open_probed_store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.authority_records import ReconcilerHeartbeat
 from lakehead.wire.errors import InvalidRecord
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +110,41 @@ class GatewayWiring:
         return ConflictDecisions(conflicts=self.conflicts, random=self.random)
 
     async def serve(self, stop: asyncio.Event, ready: Callable[[GatewayServer], None]) -> None:
-        """Accept batches until `stop` is set; `ready` is called when both listeners listen.
+        """Accept batches until `stop` is set; `ready` is called when both listeners listen. If `stop` is set before
+        that, the start is given up at once, whatever the store is asked for just then.
 
         Raises `Misconfigured` for a store that does not honour preconditions, another authority or an address that is
         taken, and `Unavailable` if the store does not answer at the start.
         """
+        is_ready = asyncio.Event()
+
+        def now_ready(server: GatewayServer) -> None:
+            is_ready.set()
+            ready(server)
+
+        serving, stopping = asyncio.create_task(self._serve(stop, now_ready)), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not is_ready.is_set() and not serving.done():
+                serving.cancel()
+                await asyncio.wait((serving,))
+            if not serving.cancelled():
+                await serving
+        finally:
+            await _cancelled(stopping)
+            await _cancelled(serving)
+
+    async def _serve(self, stop: asyncio.Event, ready: Callable[[GatewayServer], None]) -> None:
         await self.store.ensure_probed()
         record = await self.authority.check(self.config.ingest.acceptance)
         tokens, boots = TokenCache(self.store, self.clock), QuarantinedBoots(self.store, self.clock)
-        await asyncio.gather(tokens.refresh(), boots.refresh())
+        authority = AuthorityWatch(self.authority, record, self.clock)
+        await asyncio.gather(tokens.refresh(), boots.refresh(), authority.refresh())
         metrics, settings = GatewayMetrics(), self._settings()
         store = MeasuredStore(self.store, metrics.store_seconds, self.clock)
         async with AsyncExitStack() as opened:
-            ingestor = await opened.enter_async_context(self._ingestor())
+            ingestor = self._ingestor()
+            opened.push_async_callback(_close_queue, ingestor, settings.side_effect_seconds)
             effects = AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
             metrics.watch_side_effects(effects.counts)
             readiness = Readiness(
@@ -125,6 +152,7 @@ class GatewayWiring:
                 ids=self.ids,
                 clock=self.clock,
                 reconciler=StoredHeartbeats(self.store, self.clock) if self.config.reconciler == "required" else None,
+                copies={"authority": authority, "tokens": tokens, "quarantine": boots},
                 settings=settings.readiness,
             )
             uploads = Uploads(
@@ -138,6 +166,7 @@ class GatewayWiring:
                 authority_id=record.authority_id,
                 metrics=metrics,
                 clock=self.clock,
+                authority=authority,
                 settings=settings.ingest,
             )
             opened.callback(uploads.close)
@@ -158,7 +187,7 @@ class GatewayWiring:
                     ingest=ingest,
                 )
             )
-            for copy in (tokens, boots):
+            for copy in (tokens, boots, authority):
                 opened.push_async_callback(_cancelled, asyncio.create_task(copy.run()))
             server = GatewayServer(
                 ingest=ingest,
@@ -235,6 +264,16 @@ async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _cancelled(task: "asyncio.Task[None]") -> None:
+async def _close_queue(ingestor: Ingestor, within: float) -> None:
+    """Store what waits for the landing queue, for at most so many seconds. Never raises."""
+    try:
+        async with asyncio.timeout(within):
+            await ingestor.close()
+    except (LakeheadError, TimeoutError) as error:
+        why = str(error) or f"it took more than {within:g} s"
+        LOG.warning("Accepted batches may not be queued for landing, which the reconciler will do: %s", why)
+
+
+async def _cancelled(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

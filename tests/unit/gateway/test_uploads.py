@@ -38,6 +38,11 @@ def code_of(body: bytes) -> str:
     return str(error["code"])
 
 
+class ChangedAuthority:
+    def check(self) -> None:
+        raise Unavailable("Its mode has changed.")
+
+
 @async_test
 async def test_a_new_batch_is_accepted_and_its_side_effects_follow_once() -> None:
     gateway = Gateway()
@@ -288,6 +293,19 @@ async def test_what_is_too_much_at_once_is_refused_until_the_first_is_answered(
     assert (await gateway.post()).json()["duplicate"] is True
     assert gateway.metric("requests_in_flight") == gateway.metric("bytes_in_flight") == 0
     await gateway.close()
+
+
+@async_test
+async def test_a_gateway_whose_authority_has_changed_accepts_nothing_and_is_not_ready() -> None:
+    gateway = Gateway()
+    gateway.uploads.authority = ChangedAuthority()
+    gateway.readiness.copies = {"authority": ChangedAuthority()}
+    answer, ready = await gateway.post(), await gateway.get("/readyz", role=None)
+    await gateway.close()
+    assert (answer.status_code, code_of(answer.content)) == (503, "store_unavailable")
+    assert answer.headers["retry-after"]
+    assert not [call for call in gateway.store.calls if call.startswith("create ") and "probe" not in call]
+    assert (ready.status_code, ready.json()["checks"]["authority"]) == (503, "Its mode has changed.")
 
 
 @async_test
