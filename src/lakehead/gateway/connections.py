@@ -22,6 +22,7 @@ class Connections:
     refused: int = field(default=0, init=False)
     evicted: int = field(default=0, init=False)
     timed_out: int = field(default=0, init=False)
+    malformed: int = field(default=0, init=False)
     _open: set[Connection] = field(default_factory=set, init=False)
     _without_request: dict[Connection, None] = field(default_factory=dict, init=False)
     """Those that send no whole request: the one that has not for the longest is the first."""

@@ -6,6 +6,7 @@ that may take the answer with it. Those are here; the rest is uvicorn's.
 """
 
 import asyncio
+import logging
 from asyncio import TimerHandle
 
 import uvicorn
@@ -14,6 +15,9 @@ from uvicorn.server import ServerState
 
 from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode, error_body
+
+LOG = logging.getLogger(__name__)
+LOG.addFilter(lambda record: record.levelno > logging.WARNING)  # what strangers send badly is counted, not told
 
 RETRY_AFTER = b"1"
 MOST_PIPELINED = 16
@@ -27,6 +31,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, listener: Connections) -> None:
         super().__init__(config, server_state, app_state={})
+        self.logger = LOG
         self._listener = listener
         self._settings = listener.settings
         self._timer: TimerHandle | None = None
@@ -180,6 +185,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be parsed, unless a whole request before it is still to be answered."""
+        self._listener.malformed += 1
         if (cycle := self._unanswered()) is not None:
             # Whoever gets an answer must be able to take it for that of the request before.
             cycle.keep_alive = False

@@ -26,6 +26,7 @@ CONNECTIONS = {
     "refused": "Connections that were answered 503 because too many were open.",
     "evicted": "Connections without a request that were closed in favour of new ones.",
     "timed_out": "Connections that were closed because no whole request head came in time, or answers were unread.",
+    "malformed": "Connections that were closed because what came was no HTTP, too large, or too much at once.",
 }
 
 

@@ -17,6 +17,7 @@ from lakehead.gateway.admission import Admission
 from lakehead.gateway.bearer_tokens import RETRY_AFTER, authenticate
 from lakehead.gateway.error_codes import ErrorCode, Refusal
 from lakehead.gateway.frame_decoder import FrameDecoder
+from lakehead.gateway.limited_log import LimitedLog
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.ports import (
     AgentTokens,
@@ -58,6 +59,7 @@ class Uploads:
     _admission: Admission = field(init=False)
     _rates: RateLimits = field(init=False)
     _decoder: FrameDecoder = field(init=False)
+    _log: LimitedLog = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with nothing under way."""
@@ -65,6 +67,7 @@ class Uploads:
         self._admission = Admission(settings)
         self._rates = RateLimits(per_second=settings.requests_per_second, burst=settings.burst, clock=self.clock)
         self._decoder = FrameDecoder(settings)
+        self._log = LimitedLog(log=LOG, clock=self.clock)
         self.metrics.watch(self._admission)
 
     def close(self) -> None:
@@ -176,12 +179,12 @@ class Uploads:
             outcome = type(answer).__name__.lower()
             return answer
         except OutcomeUnknown as error:
-            LOG.warning("Whether %s was accepted is not known: %s", submission.identity, error)
+            self._log.warning("Whether %s was accepted is not known: %s", submission.identity, error)
             raise self._unavailable(
                 ErrorCode.OUTCOME_UNKNOWN, "The batch may have been accepted. Send the same bytes again."
             ) from error
         except (Unavailable, Misconfigured) as error:
-            LOG.warning("%s was not accepted: %s", submission.identity, error)
+            self._log.warning("%s was not accepted: %s", submission.identity, error)
             raise self._unavailable(
                 ErrorCode.STORE_UNAVAILABLE, "The object store cannot be used now. Send the same bytes again."
             ) from error
@@ -194,7 +197,7 @@ class Uploads:
             await self.conflicts.record(conflict)
         except LakeheadError as error:
             self.metrics.conflicts_not_recorded.inc()
-            LOG.warning("A conflict with %s may not be recorded: %s", conflict.manifest.key, error)
+            self._log.warning("A conflict with %s may not be recorded: %s", conflict.manifest.key, error)
         more: dict[str, object] = {
             "submitted_frame_sha256": conflict.submission.sha256,
             "accepted_frame_sha256": conflict.manifest.frame_sha256,
@@ -212,7 +215,9 @@ class Uploads:
         try:
             found = await self.conflicts.resolution(submission.identity, submission.sha256)
         except LakeheadError as error:
-            LOG.warning("What was decided about a conflict with %s cannot be told: %s", conflict.manifest.key, error)
+            self._log.warning(
+                "What was decided about a conflict with %s cannot be told: %s", conflict.manifest.key, error
+            )
             return None
         # A decision in favour of another frame than the accepted one must not make an agent drop its own.
         if found is None or found.accepted_frame_sha256 != conflict.manifest.frame_sha256:

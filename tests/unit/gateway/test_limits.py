@@ -1,5 +1,6 @@
 """The small parts that bound a gateway: settings, rates, connections; and what is measured of the store."""
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from lakehead.errors import Misconfigured, Unavailable
 from lakehead.gateway.admission import Admission
 from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode, Refusal
+from lakehead.gateway.limited_log import LimitedLog
 from lakehead.gateway.measured_store import MeasuredStore
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.rate_limits import PRUNE_AT, RateLimits
@@ -135,3 +137,17 @@ async def test_every_request_to_the_store_is_passed_on_and_measured_also_one_tha
 def _count(metrics: GatewayMetrics, operation: str, folder: str) -> float | None:
     labels = {"operation": operation, "folder": folder}
     return metrics.registry.get_sample_value("lakehead_gateway_store_request_seconds_count", labels)
+
+
+def test_the_same_warning_is_told_now_and_then_with_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    log = LimitedLog(log=logging.getLogger("lakehead.test"), clock=clock)
+    for n in range(1_000):
+        log.warning("%s was not accepted.", n)
+        clock.seconds += 0.015
+    log.warning("Another, of %s.", "yours")
+    assert [record.getMessage() for record in caplog.records] == [
+        "0 was not accepted.",
+        "667 was not accepted. (666 more like it since the last one)",
+        "Another, of yours.",
+    ]

@@ -94,3 +94,12 @@ async def test_a_client_that_never_reads_its_answers_is_closed_after_a_while(mon
                     sent += 1
                 await asyncio.sleep(0)
     assert listener.open_connections.count == 0
+
+
+@async_test
+async def test_what_strangers_send_badly_is_counted_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as at:
+        for _ in range(20):
+            assert (await at.ask(b"\x00\x01 no HTTP\r\n\r\n")).status == 400
+    assert at.gateway.metric("connections_malformed_total", listener="ingest") == 20
+    assert not caplog.records
