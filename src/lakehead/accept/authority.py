@@ -51,7 +51,7 @@ class Authority:
     prefix: str
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=10, first_seconds=0.1, cap_seconds=2.0))
 
-    async def init(self, mode: AcceptanceMode) -> Initialised:
+    async def init(self, mode: AcceptanceMode, *, by: str = "unknown") -> Initialised:
         """Create the authority record, unless it exists for the same bucket, prefix and mode.
 
         Raises `AnotherAuthority` if it exists for another.
@@ -70,6 +70,11 @@ class Authority:
                 version=1,
             )
 
+        before = await self._file.read()
+        after = create(before)
+        if before is None:
+            after.encode_checked()  # refused before there is a trace of it
+            await self._audit.append("init", by=by, subject=keys.AUTHORITY, after=after)
         record = await self._file.update(create)
         return Initialised(record, is_new=record.authority_id == authority_id)
 

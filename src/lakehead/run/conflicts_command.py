@@ -8,12 +8,12 @@ import msgspec
 import typer
 
 from lakehead.errors import Misconfigured
-from lakehead.run.gateway_command import ConfigFile, open_gateway, operator
+from lakehead.run.gateway_command import ConfigFile, open_authority, operator
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table
 
 if TYPE_CHECKING:
-    from lakehead.accept.conflicts import ListedConflict
+    from lakehead.accept.conflicts import Conflicts, ListedConflict
     from lakehead.wire.batch_identity import BatchIdentity
 
 ConflictId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")]
@@ -33,7 +33,7 @@ def list_conflicts(
 
     Example: lakehead conflicts list conf/gateway.toml --agent web-1
     """
-    found = asyncio.run(_all(file, agent))
+    found = asyncio.run(_all(open_authority(file).conflicts, agent))
     if as_json:
         print_json({"conflicts": [_fields(each) for each in found]})
         return
@@ -58,7 +58,7 @@ def show(file: ConfigFile, conflict: ConflictId) -> None:
     Example: lakehead conflicts show conf/gateway.toml ID
     """
     identity, submitted = _parsed(conflict)
-    print_json(_fields(asyncio.run(open_gateway(file).conflicts.show(identity, submitted))))
+    print_json(_fields(asyncio.run(open_authority(file).conflicts.show(identity, submitted))))
 
 
 @app.command("accept-existing")
@@ -68,7 +68,7 @@ def accept_existing(file: ConfigFile, conflict: ConflictId, *, note: Note = "") 
     Example: lakehead conflicts accept-existing conf/gateway.toml ID --note "cloned machine"
     """
     identity, submitted = _parsed(conflict)
-    decisions = open_gateway(file).decisions
+    decisions = open_authority(file).decisions
     asyncio.run(decisions.accept_existing(identity, submitted, by=operator(), note=note))
     typer.echo("The accepted batch counts. The agent drops the submitted one when it offers it again, within an hour.")
 
@@ -80,7 +80,7 @@ def quarantine(file: ConfigFile, conflict: ConflictId, *, note: Note = "") -> No
     Example: lakehead conflicts quarantine conf/gateway.toml ID
     """
     identity, submitted = _parsed(conflict)
-    asyncio.run(open_gateway(file).decisions.quarantine_identity(identity, submitted, by=operator(), note=note))
+    asyncio.run(open_authority(file).decisions.quarantine_identity(identity, submitted, by=operator(), note=note))
     typer.echo(f"The boot {identity.boot_id} of {identity.agent_id} is in quarantine: gateways refuse it within 30 s.")
 
 
@@ -91,12 +91,12 @@ def release(file: ConfigFile, conflict: ConflictId, *, note: Note = "") -> None:
     Example: lakehead conflicts release conf/gateway.toml ID
     """
     identity, submitted = _parsed(conflict)
-    asyncio.run(open_gateway(file).decisions.release(identity, submitted, by=operator(), note=note))
+    asyncio.run(open_authority(file).decisions.release(identity, submitted, by=operator(), note=note))
     typer.echo(f"The boot {identity.boot_id} of {identity.agent_id} is released: gateways take it within 30 s.")
 
 
-async def _all(file: "ConfigFile", agent: str | None) -> Sequence["ListedConflict"]:
-    conflicts, found, after = open_gateway(file).conflicts, list["ListedConflict"](), ""
+async def _all(conflicts: "Conflicts", agent: str | None) -> Sequence["ListedConflict"]:
+    found, after = list["ListedConflict"](), ""
     while True:
         page = await conflicts.list(agent_id=agent, after=after, limit=1_000)
         found += page.conflicts

@@ -44,6 +44,15 @@ def open_gateway(file: Path) -> "GatewayWiring":
     return GatewayWiring(config, ENVIRONMENT)
 
 
+def open_authority(file: Path) -> "GatewayWiring":
+    """Return the gateway of a configuration whose store is an authority. Raises `Misconfigured` if it is none: else
+    commands on a mistyped store would find nothing, or leave something there.
+    """
+    wiring = open_gateway(file)
+    asyncio.run(wiring.authority.read())
+    return wiring
+
+
 def operator() -> str:
     """Return who runs this command, for the audit trail."""
     try:
@@ -102,7 +111,7 @@ def init(file: ConfigFile) -> None:
 
     async def initialise() -> tuple[str, bool]:
         await wiring.store.ensure_probed()
-        found = await wiring.authority.init(wiring.config.ingest.acceptance)
+        found = await wiring.authority.init(wiring.config.ingest.acceptance, by=operator())
         return found.record.authority_id, found.is_new
 
     authority_id, is_new = asyncio.run(initialise())
@@ -129,7 +138,7 @@ def add(
 
     Example: lakehead gateway token add conf/gateway.toml --agent web-1 > web-1.token
     """
-    wiring = open_gateway(file)
+    wiring = open_authority(file)
     added = asyncio.run(wiring.tokens.add(by=operator(), agent_id=agent, role=role))
     typer.echo(added.token)
     typer.echo(f"Its id is {added.entry.token_id}: gateways take it within 30 s.", err=True)
@@ -141,7 +150,7 @@ def list_tokens(file: ConfigFile, *, as_json: AsJson = False) -> None:
 
     Example: lakehead gateway token list conf/gateway.toml
     """
-    found = asyncio.run(open_gateway(file).tokens.list())
+    found = asyncio.run(open_authority(file).tokens.list())
     if as_json:
         tokens = [
             {"id": each.token_id, "agent": each.agent_id, "role": each.role, "created_by": each.created_by}
@@ -172,7 +181,7 @@ def revoke(
 
     Example: lakehead gateway token revoke conf/gateway.toml 0b8c…
     """
-    revoked = asyncio.run(open_gateway(file).tokens.revoke(token_id, by=operator()))
+    revoked = asyncio.run(open_authority(file).tokens.revoke(token_id, by=operator()))
     whose = f"the agent {revoked.agent_id}" if revoked.agent_id is not None else f"a {revoked.role}"
     typer.echo(f"Revoked a token of {whose}: gateways refuse it within 30 s.")
 

@@ -22,7 +22,7 @@ from lakehead.accept.tokens import TokenCache, Tokens
 from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.clock import Clock, SystemClock
-from lakehead.errors import LakeheadError
+from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.gateway.error_codes import ErrorCode
 from lakehead.gateway.ingest_app import ingest_app
 from lakehead.gateway.landing_queue import BufferedLandingQueue
@@ -34,7 +34,7 @@ from lakehead.gateway.server import GatewayServer
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, TlsSettings
 from lakehead.gateway.uploads import Uploads
 from lakehead.ids import Ids, Random, RandomIds, system_bytes, system_random
-from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig
+from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig, is_multi_region
 from lakehead.run.environment import store_settings
 from lakehead.storage.port import Store
 from lakehead.storage.probed_store import ProbedStore, open_probed_store
@@ -77,9 +77,13 @@ class GatewayWiring:
     def store(self) -> ProbedStore:
         """The store of the authority, probed before the first write."""
         url = self.config.store
-        return open_probed_store(
-            url, store_settings(url, self.environment), clock=self.clock, ids=self.ids, random=self.random
-        )
+        settings = store_settings(url, self.environment)
+        if not self.config.allow_multi_region_access_point and is_multi_region(url, settings.endpoint):
+            raise Misconfigured(
+                "The endpoint of the store is a Multi-Region Access Point, which is no lock. Name one bucket, or set "
+                "allow_multi_region_access_point."
+            )
+        return open_probed_store(url, settings, clock=self.clock, ids=self.ids, random=self.random)
 
     @property
     def authority(self) -> Authority:

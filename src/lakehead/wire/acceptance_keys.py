@@ -44,6 +44,13 @@ AUTHORITY = "authority/v1/authority.json"
 TOKENS = "tokens/v1/tokens.json"
 RECONCILER_HEARTBEAT = "reconciler/v1/heartbeat.json"
 
+PLACES = (
+    *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, IDENTITY_CONFLICTS, OVERLAPS),
+    *(QUARANTINE_BY_BLOB, QUARANTINED_IDENTITIES, RESOLUTIONS, REPAIRS, RETIRED, DISCARDED, AUDIT),
+    *(AUTHORITY, TOKENS, RECONCILER_HEARTBEAT),
+)
+"""All of them: nothing else may be stored below their first segments."""
+
 _AUDIT_NAME = re.compile(rf"([0-9]{{20}})-({UUID.pattern})")
 
 

@@ -10,14 +10,17 @@ import pytest
 
 from lakehead.accept.acceptance import Acceptor, Conflict
 from lakehead.clock import SystemClock
+from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.run.config.config_file import read_config
+from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.run.config.problems import InvalidConfig
 from lakehead.run.gateway_command import open_gateway
 from lakehead.run.gateway_wiring import GatewayWiring
 from tests.unit.accept.support import submitted
 from tests.unit.run.queue_support import Done
 
+CONFLICT = f"agent=6167656e742d61.boot=626f6f742d31.{10:020}-{20:020}.{submitted(b'other').sha256}"
 Lakehead = Callable[..., Done]
 
 
@@ -45,7 +48,7 @@ def conflicting(wiring: GatewayWiring) -> str:
         await wiring.conflicts.record(conflict)
 
     asyncio.run(make())
-    return f"agent=6167656e742d61.boot=626f6f742d31.{10:020}-{20:020}.{submitted(b'other').sha256}"
+    return CONFLICT
 
 
 def test_a_store_becomes_an_authority_once(lakehead: Lakehead, config: Path) -> None:
@@ -93,6 +96,7 @@ def test_a_token_is_printed_once_listed_without_its_secret_and_revoked(lakehead:
 def test_a_token_is_for_an_agent_or_a_role(
     lakehead: Lakehead, config: Path, arguments: list[str], message: str
 ) -> None:
+    lakehead("gateway", "init", config)
     done = lakehead("gateway", "token", "add", config, *arguments)
 
     assert done.code == 2
@@ -145,7 +149,16 @@ def test_a_configuration_without_a_gateway_is_told(lakehead: Lakehead, tmp_path:
     [
         ({"store": "lake"}, "must be a URL"),
         ({"store": "s3://abc123.mrap/lake"}, "Multi-Region Access Point, which is no lock"),
+        ({"store": "s3://arn:aws:s3::123:accesspoint/abc123.mrap"}, "Multi-Region Access Point, which is no lock"),
+        (
+            {"store": "s3://b?endpoint=https%3A%2F%2Fabc123.mrap.accesspoint.s3-global.amazonaws.com"},
+            "Multi-Region Access Point, which is no lock",
+        ),
         ({"store": "s3://b", "queue_path": "../other"}, "must be a folder of the store"),
+        ({"store": "s3://b", "queue_path": "./accepted/v1/queue"}, "must not begin with accepted/"),
+        ({"store": "s3://b", "queue_path": "rollup"}, "must not begin with rollup/"),
+        ({"store": "s3://b", "queue_path": "."}, "must not begin with ./"),
+        ({"store": "s3://b", "collector_id": "x" * 1_025}, "collector_id"),
         ({"store": "s3://b", "ingest": {"acceptance": "both"}}, "acceptance"),
         ({"store": "s3://b", "ingest": {"body_bytes": 10, "bytes_in_flight": 9}}, "largest frames are never taken"),
         ({"store": "s3://b", "ingest_listener": {"port": 70_000}}, "port"),
@@ -154,6 +167,36 @@ def test_a_configuration_without_a_gateway_is_told(lakehead: Lakehead, tmp_path:
 def test_a_gateway_that_cannot_work_is_refused(tmp_path: Path, gateway: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         read_config(written(tmp_path, gateway))
+
+
+def test_an_endpoint_of_the_environment_that_is_a_multi_region_access_point_is_refused() -> None:
+    endpoint = "https://abc123.mrap.accesspoint.s3-global.amazonaws.com"
+    wiring = GatewayWiring(GatewayConfig(store="s3://b"), {"AWS_ENDPOINT_URL": endpoint})
+
+    with pytest.raises(Misconfigured, match="which is no lock"):
+        _ = wiring.store
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("gateway", "token", "add", "--agent", "web-1"),
+        ("gateway", "token", "list"),
+        ("gateway", "token", "revoke", "0b8c"),
+        ("conflicts", "list"),
+        ("conflicts", "show", CONFLICT),
+        ("conflicts", "quarantine", CONFLICT),
+    ],
+)
+def test_a_command_on_a_store_that_is_no_authority_says_so_and_leaves_nothing_there(
+    lakehead: Lakehead, config: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    words = 3 if command[0] == "gateway" else 2
+    done = lakehead(*command[:words], config, *command[words:])
+
+    assert done.code == 2
+    assert "There is no acceptance authority" in done.err
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_multi_region_access_point_is_taken_if_that_is_said(tmp_path: Path) -> None:

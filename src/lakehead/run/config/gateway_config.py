@@ -1,13 +1,16 @@
 """The configuration of a gateway."""
 
+import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.gateway.settings import IngestSettings, ListenerSettings
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire import chunk_keys
 
 Bytes = Annotated[StrictInt, Field(ge=1)]
 Count = Annotated[StrictInt, Field(ge=1)]
@@ -15,7 +18,19 @@ Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 INGEST, LISTENER = IngestSettings(), ListenerSettings()
-MULTI_REGION = (".mrap", ".accesspoint.s3-global.amazonaws.com")
+MAX_NAME = 1024
+CHUNKS = (chunk_keys.CHUNK_MANIFESTS, chunk_keys.ROLLUP, chunk_keys.INDEX)
+TAKEN_FOLDERS = {(), *((each.partition("/")[0],) for each in (*keys.PLACES, *CHUNKS))}
+"""Where the queue cannot be: the first segments of what acceptance stores, and the top of the store."""
+
+MULTI_REGION = re.compile(r"\.mrap(?![\w-])|\.accesspoint\.s3-global\.amazonaws\.com", re.IGNORECASE)
+
+
+def is_multi_region(store: str, endpoint: str = "") -> bool:
+    """Return whether a store is a Multi-Region Access Point: by its name, its ARN, or the endpoint it is reached at."""
+    parts = urlsplit(unquote(store))
+    bucket = parts.netloc + parts.path if parts.netloc.lower().startswith("arn:") else parts.netloc
+    return any(MULTI_REGION.search(each) for each in (bucket, parts.query, endpoint))
 
 
 class ListenerTlsConfig(ConfigModel):
@@ -70,7 +85,7 @@ class GatewayConfig(ConfigModel):
     store: NonEmptyText = Field(
         description="The URL of the store: bucket and prefix are the acceptance authority, the same for all gateways."
     )
-    collector_id: NonEmptyText | None = Field(
+    collector_id: Annotated[NonEmptyText, Field(max_length=MAX_NAME)] | None = Field(
         None, description="The gateway's own name in what it stores. Default: the name of the machine."
     )
     ingest: IngestConfig = Field(IngestConfig(), description="Limits on batches, and when one is accepted.")
@@ -99,14 +114,17 @@ class GatewayConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _one_authority(self) -> "GatewayConfig":
-        parts = urlsplit(self.store)
         if "://" not in self.store:
             raise invalid("store must be a URL, such as s3://bucket/prefix or file:///folder.")
-        if not self.allow_multi_region_access_point and parts.netloc.lower().endswith(MULTI_REGION):
+        if not self.allow_multi_region_access_point and is_multi_region(self.store):
             raise invalid(
                 "store is a Multi-Region Access Point, which is no lock: two regions may accept different frames as "
                 "the same batch. Name one bucket, or set allow_multi_region_access_point."
             )
         if PurePosixPath(self.queue_path).is_absolute() or ".." in PurePosixPath(self.queue_path).parts:
             raise invalid("queue_path must be a folder of the store.")
+        if (first := PurePosixPath(self.queue_path).parts[:1]) in TAKEN_FOLDERS:
+            raise invalid(
+                f"queue_path must not begin with {'/'.join(first) or '.'}/, where acceptance has its objects."
+            )
         return self
