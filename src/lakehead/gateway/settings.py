@@ -100,6 +100,10 @@ class IngestSettings:
     read_seconds: float = 30.0
     """How long a client may take to send a body. A slower one is answered 408."""
 
+    accept_seconds: float = 60.0
+    """How long acceptance may take, and how long the record of a conflict. An upload that takes longer, because the
+    store does not answer, is answered 503: it may have been accepted."""
+
     requests_per_second: float | None = 50.0
     """How many requests an agent may make on average; more are answered 429. None: any number."""
 
@@ -144,8 +148,8 @@ class IngestSettings:
     def _problems(self) -> Iterator[str]:
         yield from _not_positive(
             self,
-            *("body_bytes", "payload_bytes", "records", "read_seconds", "burst", "agent_requests"),
-            *("requests_in_flight", "retry_after_seconds", "decode_threads"),
+            *("body_bytes", "payload_bytes", "records", "read_seconds", "accept_seconds", "burst"),
+            *("agent_requests", "requests_in_flight", "retry_after_seconds", "decode_threads"),
         )
         if self.requests_per_second is not None and self.requests_per_second <= 0:
             yield f"requests_per_second is {self.requests_per_second:g}, and must be positive, or None for no limit"

@@ -175,11 +175,14 @@ class Uploads:
         began = self.clock.monotonic()
         outcome = "failed"
         try:
-            answer = await self.acceptor.accept(submission)
+            async with asyncio.timeout(self.settings.accept_seconds):
+                answer = await self.acceptor.accept(submission)
             outcome = type(answer).__name__.lower()
             return answer
-        except OutcomeUnknown as error:
-            self._log.warning("Whether %s was accepted is not known: %s", submission.identity, error)
+        except (OutcomeUnknown, TimeoutError) as error:
+            self._log.warning(
+                "Whether %s was accepted is not known: %s", submission.identity, str(error) or "it took too long"
+            )
             raise self._unavailable(
                 ErrorCode.OUTCOME_UNKNOWN, "The batch may have been accepted. Send the same bytes again."
             ) from error
@@ -194,8 +197,9 @@ class Uploads:
     async def _conflict(self, conflict: Conflict) -> Refusal:
         """Record a conflict if possible, and say what was decided about it, if it can be told."""
         try:
-            await self.conflicts.record(conflict)
-        except LakeheadError as error:
+            async with asyncio.timeout(self.settings.accept_seconds):
+                await self.conflicts.record(conflict)
+        except (LakeheadError, TimeoutError) as error:
             self.metrics.conflicts_not_recorded.inc()
             self._log.warning("A conflict with %s may not be recorded: %s", conflict.manifest.key, error)
         more: dict[str, object] = {
@@ -213,8 +217,9 @@ class Uploads:
     async def _resolution(self, conflict: Conflict) -> str | None:
         submission = conflict.submission
         try:
-            found = await self.conflicts.resolution(submission.identity, submission.sha256)
-        except LakeheadError as error:
+            async with asyncio.timeout(self.settings.accept_seconds):
+                found = await self.conflicts.resolution(submission.identity, submission.sha256)
+        except (LakeheadError, TimeoutError) as error:
             self._log.warning(
                 "What was decided about a conflict with %s cannot be told: %s", conflict.manifest.key, error
             )

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 import lakehead.wire.frame_header
+from lakehead.accept.acceptance import Conflict
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.gateway import frame_decoder
 from lakehead.gateway.error_codes import ErrorCode
@@ -306,6 +307,34 @@ async def test_a_gateway_whose_authority_has_changed_accepts_nothing_and_is_not_
     assert answer.headers["retry-after"]
     assert not [call for call in gateway.store.calls if call.startswith("create ") and "probe" not in call]
     assert (ready.status_code, ready.json()["checks"]["authority"]) == (503, "Its mode has changed.")
+
+
+@async_test
+async def test_an_upload_does_not_wait_for_ever_for_a_store_that_does_not_answer() -> None:
+    gateway = Gateway(IngestSettings(accept_seconds=0.05))
+    gateway.store.is_open.clear()
+    answer = await gateway.post()
+    assert (answer.status_code, code_of(answer.content)) == (503, "outcome_unknown")
+    assert gateway.metric("requests_in_flight") == 0
+    gateway.store.is_open.set()
+    assert (await gateway.post()).json()["duplicate"] is False
+    await gateway.close()
+
+
+@async_test
+async def test_a_conflict_that_cannot_be_recorded_in_time_is_a_conflict() -> None:
+    gateway = Gateway(IngestSettings(accept_seconds=0.05))
+    await gateway.post()
+
+    async def hang(conflict: Conflict) -> None:
+        del conflict
+        await asyncio.Event().wait()
+
+    gateway.conflicts.record = hang  # type: ignore[method-assign]  # for this one test
+    answer = await gateway.post(OTHER_FRAME)
+    await gateway.close()
+    assert (answer.status_code, code_of(answer.content)) == (409, "identity_conflict")
+    assert gateway.metric("conflicts_not_recorded_total") == 1
 
 
 @async_test
