@@ -94,6 +94,10 @@ class Readiness:
             return "No reconciler was ever started here. Start one."
         if age > self.settings.reconciler_seconds:
             return f"The reconciler gave its last sign of life {age:.0f} s ago. Look after it."
+        if age < -self.settings.reconciler_seconds:
+            return (
+                f"The reconciler's last sign of life is of a time in {-age:.0f} s. Correct the clocks of both machines."
+            )
         return ""
 
 

@@ -53,9 +53,12 @@ class StoredHeartbeats:
     clock: Clock
 
     async def age_seconds(self) -> float | None:
-        """Return how old the last one is; None if there was never one. Raises `Unavailable`."""
+        """Return how old the last one is, negative if it is of the future; None if there was never one.
+
+        Raises `Unavailable`.
+        """
         found = await read_record(ReconcilerHeartbeat, keys.RECONCILER_HEARTBEAT, self.store)
-        return None if found is None else max(0.0, (self.clock.now_ns() - found.beat_at_unix_ns) / 1e9)
+        return None if found is None else (self.clock.now_ns() - found.beat_at_unix_ns) / 1e9
 
 
 @dataclass(frozen=True)

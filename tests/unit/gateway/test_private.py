@@ -217,7 +217,7 @@ async def test_a_gateway_whose_reconciler_is_dead_is_not_ready() -> None:
     gateway.readiness.settings = ReadinessSettings(cache_seconds=0, reconciler_seconds=100)
     gateway.readiness.reconciler = heartbeats = Heartbeats()
     found = []
-    for age, error in [(None, None), (101.0, None), (1.0, Unavailable("out of reach")), (99.0, None)]:
+    for age, error in [(None, None), (101.0, None), (-101.0, None), (1.0, Unavailable("out of reach")), (99.0, None)]:
         heartbeats.age, heartbeats.error = age, error
         answer = await gateway.get("/readyz", role=None)
         found.append((answer.status_code, answer.json()["checks"]["reconciler"]))
@@ -225,6 +225,7 @@ async def test_a_gateway_whose_reconciler_is_dead_is_not_ready() -> None:
     assert found == [
         (503, "No reconciler was ever started here. Start one."),
         (503, "The reconciler gave its last sign of life 101 s ago. Look after it."),
+        (503, "The reconciler's last sign of life is of a time in 101 s. Correct the clocks of both machines."),
         (503, "out of reach"),
         (200, ""),
     ]
