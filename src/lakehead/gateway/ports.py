@@ -171,5 +171,8 @@ class ReconcilerHeartbeats(Protocol):
     """The signs of life of the reconciler."""
 
     async def age_seconds(self) -> float | None:
-        """Return how old the last one is, negative if it is of the future; None if there was never one. Raises `Unavailable`."""
+        """Return how old the last one is, negative if it is of the future; None if there was never one.
+
+        Raises `Unavailable`.
+        """
         ...
