@@ -5,10 +5,11 @@ for garbage collection; once it exists its hash is the truth, whatever a gateway
 """
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from lakehead.clock import Clock
-from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.retry import Backoff
 from lakehead.storage.port import Created, Store
@@ -121,14 +122,13 @@ class Acceptor:
         entry = RawBlobByTime.of(submission.identity, submission.sha256, len(submission.body))
         # Both have the same content whoever creates them, so it does not matter who does. Both have ended when this
         # ends, also if one fails: whoever bounds the memory of submissions can rely on it.
-        outcomes = await asyncio.gather(
-            self.store.create(entry.raw_blob_key, submission.body),
-            self.store.create(entry.key_in(hour), entry.encode()),
-            return_exceptions=True,
+        failures = await asyncio.gather(
+            _failure(self.store.create(entry.raw_blob_key, submission.body)),
+            _failure(self.store.create(entry.key_in(hour), entry.encode())),
         )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def _manifest(self, submission: Submission) -> IdentityManifest:
         identity = submission.identity
@@ -188,3 +188,11 @@ class Acceptor:
             return decode_at_identity(found.body, identity)
         except Unreadable as error:
             raise Unavailable(f"Whether {key} was accepted cannot be told. {error}") from error
+
+
+async def _failure(write: Awaitable[object]) -> LakeheadError | None:
+    try:
+        await write
+    except LakeheadError as error:
+        return error
+    return None
