@@ -111,7 +111,7 @@ class Authority:
                 raise AnotherAuthority(
                     f"The spool {spool_id} is open at the gateway {there.collector_id}, not at {collector_id}. If this "
                     "is a copy of that gateway's disk, start with an empty spool; if the gateway was renamed, start it "
-                    "under its old name and run `lakehead gateway drain` first."
+                    "under its old name and let it empty its spool first."
                 )
             if there.address == address:
                 return record
@@ -146,7 +146,7 @@ class Authority:
                 names = ", ".join(f"{each.spool_id} of {each.collector_id}" for each in record.open_spools[:10])
                 raise SpoolsOpen(
                     f"The mode stays {record.mode}: {len(record.open_spools)} spools are open ({names}) and may hold "
-                    "batches that are not in the store yet. Run `lakehead gateway drain`, and try again."
+                    "batches that are not in the store yet. Let these gateways empty and close them, and try again."
                 )
             return msgspec.structs.replace(record, mode=mode, epoch=record.epoch + 1)
 
@@ -162,8 +162,7 @@ class Authority:
         if record.mode != mode:
             raise AnotherAuthority(
                 f"The gateways of {_place(self.bucket, self._prefix)} accept by {record.mode}, and this one is set to "
-                f'{mode}. Set ingest.acceptance = "{record.mode}", or run `lakehead gateway drain` to change the mode '
-                "of all of them."
+                f'{mode}. Set ingest.acceptance = "{record.mode}", or change the mode of all of them.'
             )
         return record
 

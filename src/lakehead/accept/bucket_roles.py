@@ -102,5 +102,5 @@ ROLE_ACCESS: Mapping[BucketRole, RoleAccess] = {
     ),
     BucketRole.READER: RoleAccess(),
 }
-"""`lakehead gateway init`, `drain` and `token` write the authority record and the tokens as an administrator. Where one
+"""`lakehead gateway init` and `token` write the authority record and the tokens as an administrator. Where one
 role only creates, no role changes."""
