@@ -13,6 +13,7 @@ from lakehead.accept.conflicts import Conflicts
 from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds
+from lakehead.storage.port import Created, Exists
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import QuarantineManifest
@@ -73,6 +74,39 @@ async def test_what_waits_is_bounded_and_the_rest_is_left_to_the_reconciler() ->
     await effects.close(within=60)
     assert effects.counts.queued == 6
     assert [len(some) for some in queue.puts] == [1, 3, 2]
+
+
+class WatchedStore(ScriptedStore):
+    """Knows how many creates were under way at once."""
+
+    under_way = 0
+    most_under_way = 0
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        await asyncio.sleep(0)
+        try:
+            return await super().create(key, body)
+        finally:
+            self.under_way -= 1
+
+
+@async_test
+async def test_few_indexes_are_written_at_once_and_what_has_ended_is_forgotten() -> None:
+    store, queue = WatchedStore(), Queue()
+    queue.is_open.set()
+    effects = AfterAcceptance(store=store, queue=queue, most_indexed_at_once=4)
+
+    for _ in range(2):  # what ended makes way for what comes later
+        for manifest in manifests(40):
+            effects.start(manifest)
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=60)
+        await asyncio.sleep(0)  # their callbacks
+        assert not effects._tasks, "a gateway that runs for months must not keep every task that it had"
+
+    assert (effects.counts.indexed, effects.counts.queued) == (80, 80)
+    assert store.most_under_way == 4
 
 
 @async_test
