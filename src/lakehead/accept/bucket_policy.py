@@ -5,15 +5,16 @@ Denials hold for everybody, also for those whom another policy allows everything
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from lakehead.accept.bucket_roles import ALL_FOLDERS, APPEND_ONLY, RAW_BLOBS, ROLE_ACCESS, TOKENS, BucketRole
 from lakehead.errors import Misconfigured
 
 Statement: TypeAlias = dict[str, object]
-Condition: TypeAlias = dict[str, dict[str, str]]
+Condition: TypeAlias = dict[str, dict[str, str | list[str]]]
 Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 
 ACCOUNT = "ACCOUNT-ID"
@@ -35,14 +36,24 @@ _REPLICATION = ("s3:ReplicateDelete", "s3:ReplicateObject")
 _SETTINGS = (
     "s3:GetBucketLocation",
     "s3:GetBucketObjectLockConfiguration",
+    "s3:GetBucketPolicy",
     "s3:GetBucketVersioning",
     "s3:GetEncryptionConfiguration",
     "s3:GetLifecycleConfiguration",
+    "s3:GetReplicationConfiguration",
 )
-"""What start-up and `lakehead doctor` look at."""
+"""What gateways and `lakehead doctor` look at."""
+
+_BYPASS = "s3:BypassGovernanceRetention"
+_PROTECTION = (
+    *("s3:DeleteBucket*", "s3:PutBucket*", "s3:Put*Configuration"),
+    *("s3:PutObject?*", "s3:DeleteObject*Tagging", _BYPASS),  # ACLs, tags and locks, not `PutObject`
+)
+"""What would make objects expire, open them to others, or let them be deleted. Lifecycle rules may go by tags."""
 
 # Parts of a multipart upload carry no condition: only what makes an object does, and `CompleteMultipartUpload` is that.
-_MAKES_AN_OBJECT = {"Bool": {"s3:ObjectCreationOperation": "true"}}
+# A server that does not know the key must refuse too much rather than too little: hence `IfExists`.
+_MAKES_AN_OBJECT: Condition = {"BoolIfExists": {"s3:ObjectCreationOperation": "true"}}
 _NO_CREATE: Condition = {"Null": {"s3:if-none-match": "true"}, **_MAKES_AN_OBJECT}
 _NO_CONDITION: Condition = {"Null": {"s3:if-none-match": "true", "s3:if-match": "true"}, **_MAKES_AN_OBJECT}
 _IS_COPY: Condition = {"Null": {"s3:x-amz-copy-source": "false"}}
@@ -122,7 +133,11 @@ def bucket_policy(settings: BucketPolicySettings) -> dict[str, object]:
     statements = [*_for_everybody(settings), *_for_all_roles(settings)]
     for role in BucketRole:
         if role in settings.principals:
-            statements += _for_role(role, settings)
+            statements += _writes(role, settings)
+    statements += _deletes(settings)
+    if settings.prefix:  # so that two authorities can share a bucket: a Sid is there once
+        suffix = sha256(settings.prefix.encode()).hexdigest()[:6]
+        statements = [{**each, "Sid": f"{each['Sid']}{suffix}"} for each in statements]
     policy: dict[str, object] = {"Version": "2012-10-17", "Id": "lakehead", "Statement": statements}
     size = len(json.dumps(policy, separators=(",", ":")))
     if size > MAX_BYTES:
@@ -131,17 +146,15 @@ def bucket_policy(settings: BucketPolicySettings) -> dict[str, object]:
 
 
 def _for_everybody(settings: BucketPolicySettings) -> Iterator[Statement]:
-    append_only = _objects(APPEND_ONLY, settings)
-    yield _deny("AppendOnlyIsCreated", "s3:PutObject", append_only, _NO_CREATE)
+    append_only, blobs = _objects(APPEND_ONLY, settings), _objects((RAW_BLOBS,), settings)
+    created = [*append_only, *(blobs if settings.blobs_by_create_only else ())]
+    yield _deny("AppendOnlyIsCreated", "s3:PutObject", created, _NO_CREATE)
     yield _deny("AppendOnlyIsNotCopied", "s3:PutObject", append_only, _IS_COPY)
-    yield _deny("AppendOnlyIsNotDeleted", (*_DELETES, *_REPLICATION), append_only)
-    blobs = _objects((RAW_BLOBS,), settings)
+    yield _deny("AppendOnlyIsNotDeleted", (*_DELETES, *_REPLICATION, _BYPASS), append_only)
     gc = settings.principals.get(BucketRole.GC)
     not_gc: Condition | None = {"ArnNotEquals": {"aws:PrincipalArn": gc}} if gc else None
     yield _deny("BlobsAreDeletedByGcAlone", _DELETES, blobs, not_gc)
     yield _deny("BlobDeletesAreNotReplicated", "s3:ReplicateDelete", blobs)
-    if settings.blobs_by_create_only:
-        yield _deny("BlobsAreCreated", "s3:PutObject", blobs, _NO_CREATE)
     if settings.encryption:
         everything = [_arn(f"{settings.prefix}/*" if settings.prefix else "*", settings)]
         # A write without these headers gets the bucket's default encryption.
@@ -151,42 +164,58 @@ def _for_everybody(settings: BucketPolicySettings) -> Iterator[Statement]:
         if settings.kms_key:
             other: Condition = {"Null": {_SSE_KEY: "false"}, "StringNotEquals": {_SSE_KEY: settings.kms_key}}
             yield _deny("KeyIsAsRequired", "s3:PutObject", everything, other)
+            # Without a key of its own such a write would get the one that AWS manages, whatever the bucket's default.
+            unnamed: Condition = {"Null": {_SSE: "false", _SSE_KEY: "true"}}
+            yield _deny("KeyIsNamed", "s3:PutObject", everything, unnamed)
 
 
 def _for_all_roles(settings: BucketPolicySettings) -> Iterator[Statement]:
-    """What the roles have in common. It is said once, because a policy has little room."""
+    """What roles have in common. It is said once, because a policy has little room."""
     named = {role: ROLE_ACCESS[role] for role in BucketRole if role in settings.principals}
-    everyone = _who(settings, *named)
     everywhere = [_arn("*", settings)]
     # Listing is not limited to the prefix: without it S3 answers 403 for a key that is absent, and we must know.
-    yield _statement("Allow", "RolesList", ("s3:ListBucket", *_SETTINGS), [_bucket(settings)], who=everyone)
+    yield _allow("RolesList", ("s3:ListBucket", *_SETTINGS), [_bucket(settings)], named, settings)
     readable = _objects([folder for folder in ALL_FOLDERS if folder != TOKENS], settings)
-    yield _statement("Allow", "RolesRead", "s3:GetObject", readable, who=everyone)
-    created = sorted({folder for access in ROLE_ACCESS.values() for folder in access.creates})
-    yield _deny("RolesCreate", "s3:PutObject", _objects(created, settings), _NO_CREATE, who=everyone)
-    yield _deny("RolesWriteOnCondition", "s3:PutObject", everywhere, _NO_CONDITION, who=everyone)
-    yield _deny("RolesDoNotCopy", "s3:PutObject", everywhere, _IS_COPY, who=everyone)
-    blind = [role for role, access in named.items() if not access.reads_tokens]
+    yield _allow("RolesRead", "s3:GetObject", readable, named, settings)
+    yield _deny("RolesChangeNoProtection", _PROTECTION, [_bucket(settings), *everywhere], _by(named, settings))
     tokens = _objects((TOKENS,), settings)
-    if blind:
-        yield _deny("RolesDoNotReadTokens", ("s3:GetObject", "s3:GetObjectVersion"), tokens, who=_who(settings, *blind))
+    if blind := [role for role, access in named.items() if not access.reads_tokens]:
+        yield _deny("RolesDoNotReadTokens", ("s3:GetObject", "s3:GetObjectVersion"), tokens, _by(blind, settings))
     if seeing := [role for role in named if role not in blind]:
-        yield _statement("Allow", "RolesReadTokens", "s3:GetObject", tokens, who=_who(settings, *seeing))
+        yield _allow("RolesReadTokens", "s3:GetObject", tokens, seeing, settings)
+    if queueing := [role for role, access in named.items() if access.uses_queue]:
+        yield _allow("RolesReadQueue", "s3:GetObject", _objects((settings.queue,), settings), queueing, settings)
+    if writing := [role for role, access in named.items() if access.writes]:
+        created = {folder for access in ROLE_ACCESS.values() for folder in access.creates} - set(APPEND_ONLY)
+        by = _by(writing, settings)
+        yield _deny("RolesCreate", "s3:PutObject", _objects(sorted(created), settings), {**_NO_CREATE, **by})
+        yield _deny("RolesWriteOnCondition", "s3:PutObject", everywhere, {**_NO_CONDITION, **by})
+        yield _deny("RolesDoNotCopy", "s3:PutObject", everywhere, {**_IS_COPY, **by})
+    if reading := [role for role in named if role not in writing]:
+        yield _deny("RolesOnlyRead", ("s3:PutObject", *_DELETES), everywhere, _by(reading, settings))
 
 
-def _for_role(role: BucketRole, settings: BucketPolicySettings) -> Iterator[Statement]:
-    access, who, name = ROLE_ACCESS[role], _who(settings, role), role.capitalize()
+def _writes(role: BucketRole, settings: BucketPolicySettings) -> Iterator[Statement]:
+    """What a role writes, and that it writes nothing elsewhere."""
+    access, by, name = ROLE_ACCESS[role], _by([role], settings), role.capitalize()
     if not access.writes:
-        yield _deny(f"{name}OnlyReads", ("s3:PutObject", *_DELETES), [_arn("*", settings)], who=who)
         return
     queue = _objects((settings.queue,), settings) if access.uses_queue else []
-    writes, deletes = [*_objects(access.writes, settings), *queue], _objects(access.deletes, settings)
-    yield _statement("Allow", f"{name}Writes", ("s3:AbortMultipartUpload", "s3:PutObject"), writes, who=who)
-    yield _deny(f"{name}WritesNothingElse", "s3:PutObject", writes, who=who, otherwise=True)
-    yield _statement("Allow", f"{name}Deletes", _DELETES, deletes, who=who)
-    yield _deny(f"{name}DeletesNothingElse", _DELETES, deletes, who=who, otherwise=True)
-    if queue:
-        yield _statement("Allow", f"{name}ReadsQueue", "s3:GetObject", queue, who=who)
+    writes = [*_objects(access.writes, settings), *queue]
+    yield _allow(f"{name}Writes", ("s3:AbortMultipartUpload", "s3:PutObject"), writes, [role], settings)
+    yield _deny(f"{name}WritesNothingElse", "s3:PutObject", writes, by, otherwise=True)
+
+
+def _deletes(settings: BucketPolicySettings) -> Iterator[Statement]:
+    """What roles delete, and that they delete nothing else. Roles that delete the same are named together."""
+    groups: dict[tuple[str, ...], list[BucketRole]] = {}
+    for role in BucketRole:
+        if role in settings.principals and ROLE_ACCESS[role].deletes:
+            groups.setdefault(ROLE_ACCESS[role].deletes, []).append(role)
+    for folders, roles in groups.items():
+        name, objects = "".join(role.capitalize() for role in roles), _objects(folders, settings)
+        yield _allow(f"{name}Deletes", _DELETES, objects, roles, settings)
+        yield _deny(f"{name}DeletesNothingElse", _DELETES, objects, _by(roles, settings), otherwise=True)
 
 
 def _deny(
@@ -195,32 +224,37 @@ def _deny(
     objects: Sequence[str],
     condition: Condition | None = None,
     *,
-    who: object = "*",
     otherwise: bool = False,
 ) -> Statement:
-    """A denial for these objects; with `otherwise`, for all others."""
-    return _statement("Deny", sid, actions, objects, condition, who=who, otherwise=otherwise)
+    """A denial for everybody for whom the condition holds; with `otherwise`, for all other objects than these."""
+    denial: Statement = {"Sid": sid, "Effect": "Deny", "Principal": "*", "Action": _one_or_sorted(actions)}
+    denial["NotResource" if otherwise else "Resource"] = _one_or_many(objects)
+    return denial | ({"Condition": condition} if condition else {})
 
 
-def _statement(
-    effect: str,
+def _allow(
     sid: str,
     actions: str | Sequence[str],
     resources: Sequence[str],
-    condition: Condition | None = None,
-    *,
-    who: object,
-    otherwise: bool = False,
+    roles: Iterable[BucketRole],
+    settings: BucketPolicySettings,
 ) -> Statement:
-    statement: Statement = {"Sid": sid, "Effect": effect, "Principal": who}
-    statement["Action"] = actions if isinstance(actions, str) else sorted(actions)
-    statement["NotResource" if otherwise else "Resource"] = resources if len(resources) > 1 else resources[0]
-    return statement | ({"Condition": condition} if condition else {})
+    principal = {"AWS": _one_or_many([settings.principals[role] for role in roles])}
+    allowance: Statement = {"Sid": sid, "Effect": "Allow", "Principal": principal, "Action": _one_or_sorted(actions)}
+    return allowance | {"Resource": _one_or_many(resources)}
 
 
-def _who(settings: BucketPolicySettings, *roles: BucketRole) -> dict[str, str | list[str]]:
-    arns = [settings.principals[role] for role in roles]
-    return {"AWS": arns if len(arns) > 1 else arns[0]}
+def _by(roles: Iterable[BucketRole], settings: BucketPolicySettings) -> Condition:
+    """Holds for these roles. Not as principals: S3 keeps their ids, and would not know a role that was made again."""
+    return {"ArnEquals": {"aws:PrincipalArn": _one_or_many([settings.principals[role] for role in roles])}}
+
+
+def _one_or_sorted(actions: str | Sequence[str]) -> str | list[str]:
+    return actions if isinstance(actions, str) else sorted(actions)
+
+
+def _one_or_many(values: Sequence[str]) -> str | list[str]:
+    return list(values) if len(values) > 1 else values[0]
 
 
 def _objects(folders: Sequence[str], settings: BucketPolicySettings) -> list[str]:

@@ -41,6 +41,25 @@ _OPERATIONS: Mapping[str, tuple[str, str | None]] = {
     "GetBucketLifecycleConfiguration": ("s3:GetLifecycleConfiguration", None),
     "PutBucketLifecycleConfiguration": ("s3:PutLifecycleConfiguration", None),
     "PutBucketPolicy": ("s3:PutBucketPolicy", None),
+    "DeleteBucketPolicy": ("s3:DeleteBucketPolicy", None),
+    "GetBucketPolicy": ("s3:GetBucketPolicy", None),
+    "PutBucketVersioning": ("s3:PutBucketVersioning", None),
+    "PutObjectLockConfiguration": ("s3:PutBucketObjectLockConfiguration", None),
+    "GetObjectLockConfiguration": ("s3:GetBucketObjectLockConfiguration", None),
+    "PutBucketReplication": ("s3:PutReplicationConfiguration", None),
+    "GetBucketReplication": ("s3:GetReplicationConfiguration", None),
+    "PutBucketEncryption": ("s3:PutEncryptionConfiguration", None),
+    "GetBucketEncryption": ("s3:GetEncryptionConfiguration", None),
+    "PutBucketAcl": ("s3:PutBucketAcl", None),
+    "DeleteBucket": ("s3:DeleteBucket", None),
+    "PutObjectAcl": ("s3:PutObjectAcl", None),
+    "PutObjectVersionAcl": ("s3:PutObjectVersionAcl", None),
+    "PutObjectTagging": ("s3:PutObjectTagging", None),
+    "PutObjectVersionTagging": ("s3:PutObjectVersionTagging", None),
+    "DeleteObjectTagging": ("s3:DeleteObjectTagging", None),
+    "PutObjectRetention": ("s3:PutObjectRetention", None),
+    "PutObjectLegalHold": ("s3:PutObjectLegalHold", None),
+    "BypassGovernanceRetention": ("s3:BypassGovernanceRetention", None),
 }
 """The action of each operation, and its `s3:ObjectCreationOperation`."""
 
@@ -53,6 +72,11 @@ class S3Request:
     """The ARN of the object or bucket."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_remade: bool = False
+    """Whether the role was deleted and made again since the policy was stored, which has its id, not its ARN."""
+
+    server_knows_parts: bool = True
+    """Whether the server knows `s3:ObjectCreationOperation`, as that of AWS does."""
 
     @property
     def action(self) -> str:
@@ -62,7 +86,7 @@ class S3Request:
     def context(self) -> dict[str, str]:
         copies = {"x-amz-copy-source": "elsewhere/key"} if self.operation in ("CopyObject", "UploadPartCopy") else {}
         found = {_CONTEXT[name]: value for name, value in {**copies, **self.headers}.items()}
-        creation = _OPERATIONS[self.operation][1]
+        creation = _OPERATIONS[self.operation][1] if self.server_knows_parts else None
         return (
             found
             | {"aws:PrincipalArn": self.principal}
@@ -84,34 +108,36 @@ def _applies(statement: Mapping[str, Any], request: S3Request) -> bool:
     assert ("Resource" in statement) != ("NotResource" in statement), statement
     matches = _any_matches(statement.get("Resource") or statement["NotResource"], request.resource)
     return (
-        _is_principal(statement["Principal"], request.principal)
+        _is_principal(statement["Principal"], request)
         and _any_matches(statement["Action"], request.action)
         and matches == ("Resource" in statement)
         and all(_holds(operator, tests, request.context) for operator, tests in statement.get("Condition", {}).items())
     )
 
 
-def _is_principal(principal: object, arn: str) -> bool:
+def _is_principal(principal: object, request: S3Request) -> bool:
     if principal == "*":
         return True
     assert isinstance(principal, Mapping), principal
     assert set(principal) == {"AWS"}, principal
-    return arn in _each(principal["AWS"])
+    return request.principal in _each(principal["AWS"]) and not request.is_remade
 
 
-def _holds(operator: str, tests: Mapping[str, str], context: Mapping[str, str]) -> bool:
+def _holds(operator: str, tests: Mapping[str, str | Sequence[str]], context: Mapping[str, str]) -> bool:
     """All keys of a condition must hold. A negated operator holds for a key that is absent."""
     return all(_test(operator, context.get(key), value) for key, value in tests.items())
 
 
-def _test(operator: str, found: str | None, value: str) -> bool:
+def _test(operator: str, found: str | None, value: str | Sequence[str]) -> bool:
     match operator:
         case "Null":
             return (found is None) == (value == "true")
-        case "Bool" | "StringEquals":
-            return found == value
+        case "BoolIfExists":
+            return found in (None, value)
+        case "Bool" | "StringEquals" | "ArnEquals":
+            return found in _each(value)
         case "StringNotEquals" | "ArnNotEquals":
-            return found != value
+            return found not in _each(value)
         case _:
             raise AssertionError(f"unknown operator {operator}")
 

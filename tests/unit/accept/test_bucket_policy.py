@@ -211,7 +211,7 @@ def test_a_role_lists_the_bucket_and_reads_its_settings_and_changes_neither(role
         ("aws:kms", {}, True),
         ("aws:kms", {SSE: "AES256"}, False),
         ("aws:kms", {SSE: "aws:kms:dsse"}, False),
-        ("aws:kms", {SSE: "aws:kms"}, True),
+        ("aws:kms", {SSE: "aws:kms"}, False),
         ("aws:kms", {SSE: "aws:kms", f"{SSE}-aws-kms-key-id": KEY}, True),
         ("aws:kms", {SSE: "aws:kms", f"{SSE}-aws-kms-key-id": KEY.replace("1111", "9999")}, False),
         ("aws:kms", {f"{SSE}-customer-algorithm": "AES256"}, False),
