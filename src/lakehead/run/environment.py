@@ -33,14 +33,19 @@ S3_PROPERTIES = {
 
 APP = "lakehead"
 REFERENCE = "env:"
-ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}
+"""The variables with the endpoint of each kind of store, the first that is set. obstore reads all of S3's by itself."""
 
 
 def store_settings(url: str, environment: Mapping[str, str] = ENVIRONMENT) -> StoreSettings:
     """Return the settings for a store, from the variables that the cloud's own tools use."""
     scheme = url.partition("://")[0]
     return StoreSettings(
-        endpoint=environment.get(ENDPOINT.get(scheme, ""), ""),
+        endpoint=next((environment[name] for name in ENDPOINTS.get(scheme, ()) if environment.get(name)), ""),
         region=environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "",
         credentials={
             setting: environment[variable]

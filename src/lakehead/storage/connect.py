@@ -68,7 +68,9 @@ def connect(bucket: Bucket, settings: StoreSettings, *, retries: int) -> Client:
     # Each cloud knows other names; obstore raises for an unknown one.
     config: dict[str, Any] = dict(settings.credentials)
     if settings.endpoint:
-        config["base_url" if bucket.scheme == "gs" else "endpoint"] = settings.endpoint
+        # For S3 not `endpoint`: obstore reads the environment too, and AWS_ENDPOINT_URL_S3 would win over that.
+        names = {"s3": "aws_endpoint_url_s3", "gs": "base_url", "az": "endpoint"}
+        config[names[bucket.scheme]] = settings.endpoint
     if settings.region and bucket.scheme == "s3":
         config["region"] = settings.region
     make: Callable[..., Client] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[bucket.scheme]

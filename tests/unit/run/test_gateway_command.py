@@ -148,12 +148,6 @@ def test_a_configuration_without_a_gateway_is_told(lakehead: Lakehead, tmp_path:
     ("gateway", "message"),
     [
         ({"store": "lake"}, "must be a URL"),
-        ({"store": "s3://abc123.mrap/lake"}, "Multi-Region Access Point, which is no lock"),
-        ({"store": "s3://arn:aws:s3::123:accesspoint/abc123.mrap"}, "Multi-Region Access Point, which is no lock"),
-        (
-            {"store": "s3://b?endpoint=https%3A%2F%2Fabc123.mrap.accesspoint.s3-global.amazonaws.com"},
-            "Multi-Region Access Point, which is no lock",
-        ),
         ({"store": "s3://b", "queue_path": "../other"}, "must be a folder of the store"),
         ({"store": "s3://b", "queue_path": "./accepted/v1/queue"}, "must not begin with accepted/"),
         ({"store": "s3://b", "queue_path": "rollup"}, "must not begin with rollup/"),
@@ -169,9 +163,42 @@ def test_a_gateway_that_cannot_work_is_refused(tmp_path: Path, gateway: dict[str
         read_config(written(tmp_path, gateway))
 
 
-def test_an_endpoint_of_the_environment_that_is_a_multi_region_access_point_is_refused() -> None:
-    endpoint = "https://abc123.mrap.accesspoint.s3-global.amazonaws.com"
-    wiring = GatewayWiring(GatewayConfig(store="s3://b"), {"AWS_ENDPOINT_URL": endpoint})
+MULTI_REGION_HOST = "abc123.mrap.accesspoint.s3-global.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "s3://abc123.mrap/lake",
+        "s3://ABC123.MRAP/lake",
+        "s3://abc123%2Emrap",
+        "s3://arn:aws:s3::123456789012:accesspoint/abc123.mrap",
+        "s3://arn:aws:s3::123456789012:accesspoint:abc123.mrap/lake",
+        "s3://arn:aws-cn:s3::123456789012:accesspoint/abc123/lake",
+        "s3://ARN%3Aaws%3As3%3A%3A123456789012%3Aaccesspoint%2Fabc123",
+        f"s3://{MULTI_REGION_HOST}/lake",
+        f"s3://{MULTI_REGION_HOST.upper()}.cn",
+        f"s3://b?endpoint=https%3A%2F%2F{MULTI_REGION_HOST}",
+        f"s3://b?region=eu-central-1&endpoint=https://{MULTI_REGION_HOST.title()}:443/",
+    ],
+)
+def test_a_multi_region_access_point_is_refused_however_it_is_named(tmp_path: Path, store: str) -> None:
+    with pytest.raises(InvalidConfig, match="Multi-Region Access Point, which is no lock"):
+        read_config(written(tmp_path, {"store": store}))
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["s3://lake/abc123.mrap", "s3://lake.mrap-logs", "s3://lakemrap", "s3://arn:aws:s3:eu-central-1:123:accesspoint/x"],
+)
+def test_what_only_looks_like_a_multi_region_access_point_is_taken(tmp_path: Path, store: str) -> None:
+    assert read_config(written(tmp_path, {"store": store})).gateway is not None
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+def test_an_endpoint_of_the_environment_that_is_a_multi_region_access_point_is_refused(variable: str) -> None:
+    """The client of the store reads these variables by itself."""
+    wiring = GatewayWiring(GatewayConfig(store="s3://b"), {variable: f"https://{MULTI_REGION_HOST}"})
 
     with pytest.raises(Misconfigured, match="which is no lock"):
         _ = wiring.store

@@ -1,15 +1,19 @@
 """URLs of stores: what they open, and what is said about those that open nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.exceptions import BaseError
 
 from lakehead.errors import Misconfigured
-from lakehead.storage.connect import StoreSettings
+from lakehead.storage.connect import Bucket, StoreSettings, connect
 from lakehead.storage.local_store import LocalStore
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.open_store import open_store
 from lakehead.storage.remote_store import RemoteStore
+from tests.servers.ports import free_ports
 
 S3 = StoreSettings(region="us-east-1", credentials={"access_key_id": "key", "secret_access_key": "canary-4711"})
 AZURE = StoreSettings(credentials={"account_name": "name", "account_key": "Y2FuYXJ5LTQ3MTE="})
@@ -95,3 +99,15 @@ def test_an_unknown_credential_is_named() -> None:
 
 def test_settings_do_not_show_credentials() -> None:
     assert "canary-4711" not in repr(S3)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_no_variable_of_the_environment_leads_to_another_endpoint_than_the_settings(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    monkeypatch.setenv(variable, elsewhere)
+    client = connect(Bucket("s3", "b", ""), replace(S3, endpoint=here), retries=0)
+
+    with pytest.raises(BaseError, match=f"{here}/"):
+        obstore.get(client, "key")

@@ -23,7 +23,10 @@ CHUNKS = (chunk_keys.CHUNK_MANIFESTS, chunk_keys.ROLLUP, chunk_keys.INDEX)
 TAKEN_FOLDERS = {(), *((each.partition("/")[0],) for each in (*keys.PLACES, *CHUNKS))}
 """Where the queue cannot be: the first segments of what acceptance stores, and the top of the store."""
 
-MULTI_REGION = re.compile(r"\.mrap(?![\w-])|\.accesspoint\.s3-global\.amazonaws\.com", re.IGNORECASE)
+MULTI_REGION = re.compile(
+    r"\.mrap(?![\w-])|\.accesspoint\.s3-global\.amazonaws\.com|^arn:[^:]*:s3::[^:]*:accesspoint", re.IGNORECASE
+)
+"""Its alias, its host name, or its ARN, which is that of an access point without a region."""
 
 
 def is_multi_region(store: str, endpoint: str = "") -> bool:
