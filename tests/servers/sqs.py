@@ -1,4 +1,4 @@
-"""A real server of SQS for tests: MiniStack, from PyPI, on a free loopback port, its queues in memory.
+"""A real server of SQS for tests: MiniStack, from PyPI, on a free loopback port, its queues in memory. It has S3 too.
 
 It is installed into a folder of its own, because it needs another botocore than we do.
 """
@@ -17,6 +17,7 @@ from uuid import uuid4
 from lakehead.consume.queues.sqs_settings import BATCH, SqsSettings
 from lakehead.run.environment import spark_settings
 from lakehead.spark.cache import locked, workshop
+from lakehead.storage.connect import StoreSettings
 from tests.servers.ports import free_ports
 from tests.support.costs import Mechanism, spent_on
 
@@ -50,7 +51,7 @@ class SqsServer:
                     "PYTHONPATH": str(packages),  # before the packages of our own environment
                     "GATEWAY_PORT": str(self.port),
                     "BIND_HOST": "127.0.0.1",
-                    "SERVICES": "sqs",
+                    "SERVICES": "s3,sqs",
                 },
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -113,6 +114,14 @@ class SqsServer:
         finally:
             connection.close()
         return json.loads(said)
+
+    def s3_settings(self) -> StoreSettings:
+        """How to reach its S3, which keeps settings of buckets that other servers do not, and obeys none of them."""
+        return StoreSettings(
+            endpoint=f"http://127.0.0.1:{self.port}",
+            region=REGION,
+            credentials={"access_key_id": "test", "secret_access_key": "test"},
+        )
 
     def settings(self, queue: str, *, port: int | None = None) -> SqsSettings:
         """How to reach a queue; by another port, such as that of a proxy, where one is given."""

@@ -130,7 +130,7 @@ def placeholder(role: BucketRole) -> str:
 
 def bucket_policy(settings: BucketPolicySettings) -> dict[str, object]:
     """Return the policy as a JSON document. Raises `Misconfigured` if it is larger than S3 takes."""
-    statements = [*_for_everybody(settings), *_for_all_roles(settings)]
+    statements = [*denials_for_everybody(settings), *_for_all_roles(settings)]
     for role in BucketRole:
         if role in settings.principals:
             statements += _writes(role, settings)
@@ -145,7 +145,8 @@ def bucket_policy(settings: BucketPolicySettings) -> dict[str, object]:
     return policy
 
 
-def _for_everybody(settings: BucketPolicySettings) -> Iterator[Statement]:
+def denials_for_everybody(settings: BucketPolicySettings) -> Iterator[Statement]:
+    """Yield the denials that hold for everybody, whoever the roles are."""
     append_only, blobs = _objects(APPEND_ONLY, settings), _objects((RAW_BLOBS,), settings)
     created = [*append_only, *(blobs if settings.blobs_by_create_only else ())]
     yield _deny("AppendOnlyIsCreated", "s3:PutObject", created, _NO_CREATE)

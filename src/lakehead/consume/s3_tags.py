@@ -9,6 +9,7 @@ from lakehead.consume.uris import normalise_prefix
 from lakehead.consume.web_urls import InvalidUri
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.storage.connect import StoreSettings
+from lakehead.storage.s3_client import open_s3_client
 
 MOST_TAGS = 10
 """The most tags that an object of S3 can have."""
@@ -53,29 +54,7 @@ class S3Tags:
     @classmethod
     def open(cls, tags: Mapping[str, str], settings: StoreSettings) -> "S3Tags":
         """Make a client. Nothing is sent yet. Raises `Misconfigured` if boto3 is missing, or the settings are wrong."""
-        try:
-            import boto3  # noqa: PLC0415 - an extra, not always installed
-            from botocore.config import Config  # noqa: PLC0415 - as above
-            from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - as above
-        except ModuleNotFoundError as error:
-            raise Misconfigured(f"Tags of objects need {error.name}. Install lakehead[s3].") from error
-        try:
-            client = boto3.session.Session().client(
-                "s3",
-                endpoint_url=settings.endpoint or None,
-                region_name=settings.region or None,
-                aws_access_key_id=settings.credentials.get("access_key_id"),
-                aws_secret_access_key=settings.credentials.get("secret_access_key"),
-                aws_session_token=settings.credentials.get("session_token"),
-                config=Config(
-                    connect_timeout=settings.connect_timeout,
-                    read_timeout=settings.request_timeout,
-                    retries={"total_max_attempts": max(1, settings.backoff.attempts), "mode": "standard"},
-                    s3={"addressing_style": "path" if settings.endpoint else "auto"},
-                ),
-            )
-        except (BotoCoreError, ValueError) as error:
-            raise Misconfigured(f"Objects of S3 cannot be tagged ({error}). Correct the settings of S3.") from error
+        client = open_s3_client(settings, purpose="Tags of objects", attempts=settings.backoff.attempts)
         return cls(tags, client)
 
     def add(self, bucket: str, key: str, version: str | None) -> bool:

@@ -55,7 +55,7 @@ def open_store(
                 raise Misconfigured(f"The store URL {url!r} has no folder. Write file:///path/to/folder.")
             return LocalStore(Path(unquote(parts.path)), clock=clock, ids=ids, random=random)
         case "s3" | "gs" | "az":
-            return _remote(url, parts, settings, clock, ids, random)
+            return _remote(url, settings, clock, ids, random)
         case _:
             raise Misconfigured(f"The store URL {url!r} has an unknown scheme. Write {URL_FORMS}.")
 
@@ -85,9 +85,12 @@ def _forbid(url: str, parts: SplitResult, *, host: bool = False, path: bool = Fa
         raise Misconfigured(f"The store URL {url!r} takes no path. Write {parts.scheme}://name.")
 
 
-def _remote(
-    url: str, parts: SplitResult, settings: StoreSettings, clock: Clock, ids: Ids, random: Random
-) -> RemoteStore:
+def locate(url: str, settings: StoreSettings) -> tuple[Bucket, StoreSettings]:
+    """Return the bucket of an `s3://`, `gs://` or `az://` URL, and the settings with what the URL says of them.
+
+    Raises `Misconfigured` for an invalid one.
+    """
+    parts = _split(url)
     prefix = unquote(parts.path).strip("/")
     if not parts.netloc:
         raise Misconfigured(f"The store URL {url!r} has no bucket. Write {parts.scheme}://bucket/prefix.")
@@ -109,7 +112,11 @@ def _remote(
         raise Misconfigured(
             f"The endpoint {settings.endpoint!r} is not a valid address. Write http://host:port or https://host."
         )
-    bucket = Bucket(parts.scheme, parts.netloc, prefix)
+    return Bucket(parts.scheme, parts.netloc, prefix), settings
+
+
+def _remote(url: str, settings: StoreSettings, clock: Clock, ids: Ids, random: Random) -> RemoteStore:
+    bucket, settings = locate(url, settings)
     name = f"{bucket.scheme}://{bucket.name}"
     versioned_by: Literal["e_tag", "version"] = "version" if bucket.scheme == "gs" else "e_tag"
     retrying = connect(bucket, settings, retries=settings.backoff.attempts - 1)
