@@ -1,6 +1,6 @@
 """What is wrong with the settings of a bucket in which batches are accepted. Nothing is read or sent here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lakehead.accept.bucket_settings import (
     AuthorityPlace,
@@ -16,6 +16,7 @@ from lakehead.accept.lifecycle_findings import lifecycle_findings
 from lakehead.accept.policy_findings import policy_findings
 
 _ORDER = tuple(Severity)
+_UNCHECKED = " could not be checked: "
 
 
 def bucket_findings(settings: BucketSettings, place: AuthorityPlace) -> tuple[Finding, ...]:
@@ -27,6 +28,21 @@ def bucket_findings(settings: BucketSettings, place: AuthorityPlace) -> tuple[Fi
 def unread_findings(reason: str, advice: str) -> tuple[Finding, ...]:
     """Return that nothing could be checked, and why."""
     return tuple(_unknown(check, Unread(reason, advice)) for check in Check)
+
+
+def lines_for(findings: Iterable[Finding]) -> dict[str, Severity]:
+    """Return what to tell people, with its severity: settings that were not read for one reason are one line."""
+    unread: dict[tuple[str, str], list[str]] = {}
+    lines: dict[str, Severity] = {}
+    for each in findings:
+        what, _, reason = each.problem.partition(_UNCHECKED)
+        if reason:
+            unread.setdefault((reason, each.advice), []).append(what.lower())
+        else:
+            lines[str(each)] = each.severity
+    for (reason, advice), names in unread.items():
+        lines[f"{Severity.UNKNOWN}: {', '.join(names)}{_UNCHECKED}{reason} {advice}"] = Severity.UNKNOWN
+    return lines
 
 
 def _findings(check: Check, settings: BucketSettings, place: AuthorityPlace) -> Iterator[Finding]:
@@ -54,7 +70,7 @@ def _findings(check: Check, settings: BucketSettings, place: AuthorityPlace) -> 
 
 def _unknown(check: Check, unread: Unread) -> Finding:
     name = check.value.replace("_", " ").capitalize()
-    return Finding(check, Severity.UNKNOWN, f"{name} could not be checked: {unread.reason}", unread.advice)
+    return Finding(check, Severity.UNKNOWN, f"{name}{_UNCHECKED}{unread.reason}", unread.advice)
 
 
 def _versioning(status: str) -> Iterator[Finding]:

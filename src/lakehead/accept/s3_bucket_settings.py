@@ -60,7 +60,12 @@ def read_bucket_settings(bucket: str, settings: StoreSettings) -> BucketSettings
     try:
         client = open_s3_client(quick, purpose="Checks of the bucket's settings", attempts=2)
     except Misconfigured as error:
-        return all_unread(str(error), "Check it by hand.")
+        return all_unread(str(error), "Until then check it by hand.")
+    return settings_of(bucket, client)
+
+
+def settings_of(bucket: str, client: Any) -> BucketSettings:
+    """Read all settings with a client of boto3."""
     return BucketSettings(**{check.value: value for check, value in _read(client, bucket)})
 
 

@@ -1,12 +1,16 @@
 """A gateway's Prometheus metrics, in a registry of its own."""
 
+from collections import Counter as Counts
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lakehead.accept.bucket_settings import Check, Severity
+from lakehead.accept.bucket_watch import BucketWatch
 from lakehead.accept.counts import AcceptCounts
 from lakehead.gateway.admission import Admission
 from lakehead.gateway.connections import Connections
@@ -84,6 +88,10 @@ class GatewayMetrics:
         """Show the connections of each listener."""
         self.registry.register(_OpenConnections(listeners))
 
+    def watch_bucket(self, bucket: BucketWatch) -> None:
+        """Show what was found in the settings of the bucket."""
+        self.registry.register(_BucketFindings(bucket))
+
     def answered(self, listener: str, status: int, code: ErrorCode | None = None) -> None:
         """Count an answer."""
         self.requests.labels(listener, str(status), code.value if code else "").inc()
@@ -119,6 +127,22 @@ class _SideEffects(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, description in SIDE_EFFECTS.items():
             yield CounterMetricFamily(PREFIX + name, description, value=getattr(self._counts, name))
+
+
+class _BucketFindings(Collector):
+    def __init__(self, bucket: BucketWatch) -> None:
+        self._bucket = bucket
+
+    def collect(self) -> Iterator[Metric]:
+        found = Counts((each.check, each.severity) for each in self._bucket.findings)
+        gauge = GaugeMetricFamily(
+            PREFIX + "bucket_findings",
+            "Settings of the bucket that weaken acceptance, as of the last check; unknown: not checked.",
+            labels=["check", "severity"],
+        )
+        for check, severity in product(Check, Severity):
+            gauge.add_metric([check, severity], found[check, severity])
+        yield gauge
 
 
 class _OpenConnections(Collector):

@@ -1,5 +1,6 @@
 """Checks the settings of the bucket of an acceptance authority, for `lakehead doctor` and for gateways."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -7,7 +8,10 @@ from urllib.parse import urlsplit
 from lakehead.accept.bucket_findings import bucket_findings, unread_findings
 from lakehead.accept.bucket_policy import QUEUE, Encryption
 from lakehead.accept.bucket_settings import AuthorityPlace, Finding
+from lakehead.accept.bucket_watch import BucketWatch
 from lakehead.accept.s3_bucket_settings import read_bucket_settings
+from lakehead.clock import Clock
+from lakehead.consume.queues.daemon_pool import DaemonPool
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.open_store import locate
 
@@ -38,3 +42,9 @@ def bucket_check(
         is_aws=not located.endpoint or (urlsplit(located.endpoint).hostname or "").endswith(AWS_HOSTS),
     )
     return lambda: bucket_findings(read_bucket_settings(bucket.name, located), place)
+
+
+def watch_bucket(check: BucketCheck, clock: Clock) -> BucketWatch:
+    """Return what checks the bucket now and then beside a gateway. No thread of it keeps the process from ending."""
+    threads = DaemonPool(1, "lakehead-bucket-check")
+    return BucketWatch(lambda: asyncio.wrap_future(threads.submit(check)), clock)

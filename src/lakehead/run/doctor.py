@@ -13,6 +13,7 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.ids import RandomIds
+from lakehead.run.doctor_bucket import check_bucket_of, check_bucket_of_gateway
 from lakehead.run.doctor_tables import check_table, check_tables_of, options_for
 from lakehead.run.environment import spark_settings, state_password, store_settings
 from lakehead.run.table_options import CatalogName, CatalogProperties, LakehouseFolder, resolve_table
@@ -38,7 +39,10 @@ def doctor(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The configuration whose tables to check, or the one that has --table."),
+        typer.Option(
+            metavar="FILE",
+            help="The configuration whose tables and whose gateway's bucket to check, or the one that has --table.",
+        ),
     ] = None,
     lakehouse: LakehouseFolder = None,
     catalog: CatalogName = None,
@@ -48,12 +52,17 @@ def doctor(
         typer.Option("--spark/--no-spark", help="Check Java, jars and a Spark session. Agents and gateways need none."),
     ] = True,
 ) -> None:
-    """Check the store, the state, tables, Java, jars, Spark and a catalog. Prints one line each: ok, or what to do.
+    """Check the store, its bucket, the state, tables, Java, jars, Spark and a catalog. Prints one line each: ok, or
+    what to do. Exit codes: 0 nothing is wrong, 1 something is, 2 the configuration is wrong.
 
     The store: can be reached and honours conditional writes. Two small objects are written below _probe/ and deleted
     again. Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME,
     AZURE_STORAGE_ACCOUNT_KEY.
+
+    The bucket, if gateways accept batches there (--store, or the gateway of --config): versioning, lifecycle rules,
+    object lock, policy, replication and default encryption of S3. What endangers accepted batches makes the exit code
+    1; what could not be read is told, and is not ok. Needs boto3: pip install lakehead[s3].
 
     The state: can be opened. Its tables are created or upgraded if needed. The password comes from
     LAKEHEAD_STATE_PASSWORD if it is not in the URL.
@@ -67,11 +76,15 @@ def doctor(
     LAKEHEAD_ARCHIVE is no. No table is created.
 
     Example: lakehead doctor --store file:///tmp/lake
+
+    Example: lakehead doctor --no-spark --config conf/gateway.toml
     """
     opened = open_store(store, store_settings(store)) if store else None  # raises for an invalid URL
     failures: list[LakeheadError] = []
     if store and opened:
-        failures += _failures(lambda: _check_store(store, opened))
+        failures += _failures(lambda: _check_store(store, opened)) or _failures(
+            lambda: check_bucket_of(store, opened, store_settings(store), typer.echo)
+        )
     if state:
         failures += _failures(lambda: _check_state(state, state_password()))
     if table:
@@ -79,6 +92,7 @@ def doctor(
         failures += _failures(lambda: check_table(named, options_for(named, lakehouse, config), typer.echo))
     elif config:
         failures += _failures(lambda: check_tables_of(config, typer.echo))
+        failures += _failures(lambda: check_bucket_of_gateway(config, typer.echo))
     if spark:
         with tempfile.TemporaryDirectory(prefix="lakehead-doctor-") as folder:
             settings = replace(spark_settings(), app_name="lakehead doctor", lakehouse=Path(folder))

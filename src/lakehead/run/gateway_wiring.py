@@ -14,6 +14,7 @@ from lakehead.accept.acceptance import Acceptor
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.authority import Authority
 from lakehead.accept.authority_watch import AuthorityWatch
+from lakehead.accept.bucket_watch import BucketWatch
 from lakehead.accept.conflict_decisions import ConflictDecisions, NotQuarantined
 from lakehead.accept.conflicts import Conflicts, NoSuchConflict
 from lakehead.accept.quarantined_boots import QuarantinedBoots
@@ -34,6 +35,7 @@ from lakehead.gateway.server import GatewayServer
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, TlsSettings
 from lakehead.gateway.uploads import Uploads
 from lakehead.ids import Ids, Random, RandomIds, system_bytes, system_random
+from lakehead.run.bucket_checks import bucket_check, watch_bucket
 from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig, is_multi_region
 from lakehead.run.environment import store_settings
 from lakehead.storage.port import Store
@@ -194,6 +196,9 @@ class GatewayWiring:
                     ingest=ingest,
                 )
             )
+            if bucket := self._bucket_watch():
+                metrics.watch_bucket(bucket)
+                opened.push_async_callback(_cancelled, asyncio.create_task(bucket.run()))
             for copy in (tokens, boots, authority):
                 opened.push_async_callback(_cancelled, asyncio.create_task(copy.run()))
             server = GatewayServer(
@@ -208,6 +213,11 @@ class GatewayWiring:
             await opened.enter_async_context(server)
             ready(server)
             await _first_of(stop.wait(), server.wait())
+
+    def _bucket_watch(self) -> BucketWatch | None:
+        config, settings = self.config, store_settings(self.config.store, self.environment)
+        check = bucket_check(config.store, settings, queue=config.queue_path, encryption=config.bucket_encryption)
+        return None if check is None else watch_bucket(check, self.clock)
 
     def _ingestor(self) -> Ingestor:
         folder = self.config.queue_path.strip("/")

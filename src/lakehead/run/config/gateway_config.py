@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
+from lakehead.accept.bucket_policy import Encryption
 from lakehead.gateway.settings import IngestSettings, ListenerSettings
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.wire import acceptance_keys as keys
@@ -109,6 +110,9 @@ class GatewayConfig(ConfigModel):
         default=True, description="Whether /metrics needs a token with a role, as other private routes do."
     )
     stop_seconds: Count = Field(30, description="How long requests under way may take when the gateway stops.")
+    bucket_encryption: Encryption | None = Field(
+        None, description="The default encryption that the bucket must have; another is told. Default: any."
+    )
     allow_multi_region_access_point: StrictBool = Field(
         default=False,
         description="Whether the store may be a Multi-Region Access Point. Say so only if you have proved that every "
