@@ -18,8 +18,11 @@ from lakehead.accept.bucket_settings import AuthorityPlace, Check, Finding, Seve
 from lakehead.accept.s3_bucket_settings import settings_of
 from lakehead.run.bucket_checks import bucket_check
 from lakehead.storage.connect import StoreSettings
+from lakehead.storage.open_store import open_store
+from lakehead.storage.port import Created, Exists
 from lakehead.storage.s3_client import open_s3_client
 from tests.servers.ports import free_ports
+from tests.support.async_tests import async_test
 
 PREFIX = "prod"
 ACCEPTED, BLOBS = f"{PREFIX}/accepted/v1/", f"{PREFIX}/raw-blobs/v1/"
@@ -36,8 +39,10 @@ class Bucket:
     client: Any
     settings: StoreSettings
 
+    is_aws: bool = False
+
     def found(self, check: Check, encryption: Encryption | None = None) -> list[Finding]:
-        place = AuthorityPlace(bucket=self.name, prefix=PREFIX, is_aws=False, encryption=encryption)
+        place = AuthorityPlace(bucket=self.name, prefix=PREFIX, is_aws=self.is_aws, encryption=encryption)
         return [each for each in bucket_findings(settings_of(self.name, self.client), place) if each.check is check]
 
     def worst(self, check: Check, encryption: Encryption | None = None) -> Severity | None:
@@ -204,7 +209,7 @@ def test_the_default_encryption_is_compared_with_the_one_that_is_wanted(
 def test_the_printed_policy_has_no_findings_and_each_denial_that_it_loses_is_one(
     bucket_of: Callable[..., Bucket],
 ) -> None:
-    bucket = bucket_of("ministack")
+    bucket = replace(bucket_of("ministack"), is_aws=True)
     assert bucket.worst(Check.POLICY) is Severity.DANGER, "there is none"
     settings = BucketPolicySettings(bucket=bucket.name, prefix=PREFIX, principals=ARNS)
     statements: Any = bucket_policy(settings)["Statement"]
@@ -243,7 +248,31 @@ def test_a_server_that_passes_over_a_condition_is_not_said_to_refuse_anything(
         bucket.client.delete_object(Bucket=bucket.name, Key=f"{ACCEPTED}x")
     dangers = [each.problem for each in bucket.found(Check.POLICY) if each.severity is Severity.DANGER]
     assert any("without If-None-Match" in each and ACCEPTED in each for each in dangers)
-    assert not any("deletes" in each and ACCEPTED in each for each in dangers), "that is refused, and known to be"
+    assert not any("deletes" in each and ACCEPTED in each for each in dangers), "that is refused"
+    many = {"Objects": [{"Key": f"{ACCEPTED}x"}]}
+    assert "Deleted" in bucket.client.delete_objects(Bucket=bucket.name, Delete=many), "but not in this way"
+    anybody = {"Condition": {"Null": {"s3:if-none-match": "true"}}}
+    bucket.set_policy(create | anybody, deletes, deletes | {"Resource": f"arn:aws:s3:::{bucket.name}/{BLOBS}*"})
+    severities = {each.severity for each in bucket.found(Check.POLICY)}
+    assert (Severity.DANGER in severities, Severity.UNKNOWN in severities) == (False, True), "its word is not taken"
+
+
+@async_test
+async def test_a_lock_keeps_a_version_and_does_not_keep_its_identity_closed(
+    bucket_of: Callable[..., Bucket],
+) -> None:
+    bucket = bucket_of("seaweed", ObjectLockEnabledForBucket=True)
+    lock = {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 1}}}
+    bucket.client.put_object_lock_configuration(Bucket=bucket.name, ObjectLockConfiguration=lock)
+    store, key = open_store(f"s3://{bucket.name}/{PREFIX}", bucket.settings), "accepted/v1/x.json"
+    assert isinstance(await store.create(key, b"first"), Created)
+    assert isinstance(await store.create(key, b"second"), Exists)
+
+    [version] = bucket.client.list_object_versions(Bucket=bucket.name)["Versions"]
+    with pytest.raises(bucket.client.exceptions.ClientError, match="AccessDenied"):
+        bucket.client.delete_object(Bucket=bucket.name, Key=version["Key"], VersionId=version["VersionId"])
+    await store.delete(key)
+    assert isinstance(await store.create(key, b"second"), Created), "a delete marker has freed the key"
 
 
 def test_a_setting_that_may_not_be_read_is_unknown(bucket_of: Callable[..., Bucket]) -> None:

@@ -31,8 +31,9 @@ _EXCEPT = {"arnnotequals", "arnnotlike", "stringnotequals", "stringnotlike"}
 
 def policy_findings(policy: str | None, place: AuthorityPlace, versioning: str) -> Iterator[Finding]:
     """Yield what is missing in a policy; `versioning` is that of the bucket, `Enabled`, `Suspended` or empty."""
-    command = f"lakehead policy print --bucket {place.bucket}" + (f" --prefix {place.prefix}" if place.prefix else "")
-    advice = f"Compare with `{command} --role gateway --role gc`: docs/bucket-policy.md."
+    prefix = f" --prefix {place.prefix}" if place.prefix else ""
+    command = f"lakehead policy print --role gateway --role gc --bucket {place.bucket}{prefix}"
+    advice = f"Compare with `{command}`: docs/bucket-policy.md."
     try:
         wanted = denials_for_everybody(
             BucketPolicySettings(
@@ -68,6 +69,10 @@ def policy_findings(policy: str | None, place: AuthorityPlace, versioning: str) 
         then = f" {_then(versioning)}" if severity == Severity.DANGER and "deletes" in words else ""
         problem = f"The bucket's policy does not surely refuse {words} below {', '.join(folders)} to everybody.{then}"
         yield Finding(Check.POLICY, severity, problem, advice)
+    if not place.is_aws and not any(severity is Severity.DANGER for severity, _ in missing):
+        problem = "The policy refuses what it should, but the server is not that of AWS, and may not obey all of it."
+        advice = "Try a write without If-None-Match, DeleteObject and DeleteObjects (of many) there."
+        yield Finding(Check.POLICY, Severity.UNKNOWN, problem, advice)
 
 
 def _then(versioning: str) -> str:

@@ -103,7 +103,7 @@ def _of_error(check: Check, response: Mapping[str, Any]) -> object:
         return _NOTHING.get(check)
     reason = f"the server answered {status} {code}{f': {said}' if said and said != code else ''}."
     if status == 403:
-        return Unread(reason, f"Allow {request.permission}, as `lakehead policy print` does.")
+        return Unread(reason, f"Allow {request.permission}: docs/bucket-policy.md.")
     if status in _STATUS_NOT_IMPLEMENTED or code == "NotImplemented":
         return Unread(reason, "The server does not implement this. Check by hand what it does instead.")
     return Unread(reason)

@@ -106,6 +106,12 @@ def test_a_denial_counts_in_every_partition_of_aws() -> None:
     assert dangers(deny("s3:*"), partition="aws-cn") == dangers(deny("s3:*"), partition="aws-us-gov") == set()
 
 
+def test_a_server_that_is_not_that_of_aws_is_not_believed_to_obey() -> None:
+    [found] = bucket_findings(settings(), AuthorityPlace(bucket="lake", prefix="prod", is_aws=False))
+
+    assert (found.check, found.severity) == (Check.POLICY, Severity.UNKNOWN)
+
+
 def test_without_versions_a_delete_is_told_to_be_final_and_with_them_to_leave_a_marker() -> None:
     for versioning, words in (("", "cannot be undone"), ("Enabled", "leaves a marker"), ("Suspended", "suspended")):
         found = bucket_findings(settings(policy=None, versioning=versioning), PLACE)
