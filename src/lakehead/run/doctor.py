@@ -62,7 +62,7 @@ def doctor(
 
     The bucket, if gateways accept batches there (--store, or the gateway of --config): versioning, lifecycle rules,
     object lock, policy, replication and default encryption of S3. What endangers accepted batches makes the exit code
-    1; what could not be read is told, and is not ok. Needs boto3: pip install lakehead[s3].
+    1; what could not be read is told, and is not ok. Needs boto3, the extra s3.
 
     The state: can be opened. Its tables are created or upgraded if needed. The password comes from
     LAKEHEAD_STATE_PASSWORD if it is not in the URL.

@@ -106,9 +106,10 @@ async def test_a_check_that_hangs_or_fails_is_unknown_and_comes_again() -> None:
 
 @async_test
 async def test_a_bucket_that_does_not_answer_holds_up_neither_start_nor_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, let_go = threading.Event(), threading.Event()
+    asked, let_go, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
     def hangs() -> tuple[Finding, ...]:
+        threads.append(threading.current_thread())
         asked.set()
         let_go.wait(60)
         return ()
@@ -124,6 +125,7 @@ async def test_a_bucket_that_does_not_answer_holds_up_neither_start_nor_stop(mon
     stop.set()
     await serving
     let_go.set()
+    assert [thread.daemon for thread in threads] == [True], "or the process would wait for it"
 
 
 @async_test
