@@ -34,28 +34,37 @@ def policy_findings(policy: str | None, place: AuthorityPlace, versioning: str) 
     prefix = f" --prefix {place.prefix}" if place.prefix else ""
     command = f"lakehead policy print --role gateway --role gc --bucket {place.bucket}{prefix}"
     advice = f"Compare with `{command}`: docs/bucket-policy.md."
-    try:
-        wanted = denials_for_everybody(
-            BucketPolicySettings(
-                bucket=place.bucket,
-                prefix=place.prefix,
-                queue=place.queue,
-                principals={BucketRole.GC: placeholder(BucketRole.GC)},
-            )
-        )
-    except Misconfigured as error:
-        yield Finding(Check.POLICY, Severity.UNKNOWN, f"The policy cannot be compared: {error}", "Check it by hand.")
-        return
     if policy is None:
-        problem = (
-            f"The bucket has no policy: whoever may write can replace and delete what was accepted. {_then(versioning)}"
-        )
-        yield Finding(Check.POLICY, Severity.DANGER, problem, advice)
+        problem = "The bucket has no policy: whoever may write can replace and delete what was accepted."
+        yield Finding(Check.POLICY, Severity.DANGER, f"{problem} {_then(versioning)}", advice)
         return
     denials = _denials(policy)
     if denials is None:
         yield Finding(Check.POLICY, Severity.UNKNOWN, "The bucket's policy is no policy that is understood.", advice)
         return
+    try:
+        missing = _missing(denials, place)
+    except Misconfigured as error:
+        yield Finding(Check.POLICY, Severity.UNKNOWN, f"The policy cannot be compared: {error}", "Check it by hand.")
+        return
+    for (severity, words), folders in missing.items():
+        then = f" {_then(versioning)}" if severity == Severity.DANGER and "deletes" in words else ""
+        problem = f"The bucket's policy does not surely refuse {words} below {', '.join(folders)} to everybody.{then}"
+        yield Finding(Check.POLICY, severity, problem, advice)
+    if not place.is_aws and not any(severity is Severity.DANGER for severity, _ in missing):
+        problem = "The policy refuses what it should, but the server is not that of AWS, and may not obey all of it."
+        advice = "Try a write without If-None-Match, DeleteObject and DeleteObjects (of many) there."
+        yield Finding(Check.POLICY, Severity.UNKNOWN, problem, advice)
+
+
+def _missing(denials: list[dict[str, Any]], place: AuthorityPlace) -> dict[tuple[Severity, str], list[str]]:
+    """What is not refused, and below which folders. Raises `Misconfigured` for a prefix that no policy can have."""
+    gc = BucketRole.GC
+    wanted = denials_for_everybody(
+        BucketPolicySettings(
+            bucket=place.bucket, prefix=place.prefix, queue=place.queue, principals={gc: placeholder(gc)}
+        )
+    )
     missing: dict[tuple[Severity, str], list[str]] = {}
     for denial in wanted:
         for action in _each(denial["Action"]):
@@ -65,14 +74,7 @@ def policy_findings(policy: str | None, place: AuthorityPlace, versioning: str) 
                     folder = objects.partition(f":::{place.bucket}/")[2].removesuffix("*")
                     is_lesser = folder == place.keys_of(keys.AUDIT) and severity is Severity.DANGER
                     missing.setdefault((Severity.WARNING if is_lesser else severity, words), []).append(folder)
-    for (severity, words), folders in missing.items():
-        then = f" {_then(versioning)}" if severity == Severity.DANGER and "deletes" in words else ""
-        problem = f"The bucket's policy does not surely refuse {words} below {', '.join(folders)} to everybody.{then}"
-        yield Finding(Check.POLICY, severity, problem, advice)
-    if not place.is_aws and not any(severity is Severity.DANGER for severity, _ in missing):
-        problem = "The policy refuses what it should, but the server is not that of AWS, and may not obey all of it."
-        advice = "Try a write without If-None-Match, DeleteObject and DeleteObjects (of many) there."
-        yield Finding(Check.POLICY, Severity.UNKNOWN, problem, advice)
+    return missing
 
 
 def _then(versioning: str) -> str:
@@ -120,10 +122,12 @@ def _tests(condition: object, place: AuthorityPlace) -> set[tuple[str, str, str]
         if place.is_aws or "not" in name:  # else the key may be absent, and the denial hold for nobody without IfExists
             name = name.removesuffix("ifexists")
         for key, value in given.items() if isinstance(given, dict) else ((str(given), ""),):
-            if str(key).lower() == "aws:principalarn" and name in _EXCEPT:
-                tests.add(("except", "aws:principalarn", ""))  # GC, by whatever name
+            values = _each(value) or [str(value)]
+            is_one = len(values) == 1 and not re.search(r"[*?$]", values[0])
+            if str(key).lower() == "aws:principalarn" and name in _EXCEPT and is_one:
+                tests.add(("except one", "aws:principalarn", ""))  # GC, by whatever name
             else:
-                tests.add((name, str(key).lower(), ",".join(_each(value) or [str(value)]).lower()))
+                tests.add((name, str(key).lower(), ",".join(values).lower()))
     return tests
 
 

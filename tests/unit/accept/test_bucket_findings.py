@@ -91,6 +91,8 @@ def test_what_was_not_read_is_unknown_and_never_silent(check: Check) -> None:
             [deny("s3:DeleteObject*", Condition={"ArnNotEquals": {"aws:PrincipalArn": "arn:aws:iam::1:role/gc"}})],
             ALL - {"blobs deletes", "blobs versions"},
         ),
+        ([deny("s3:DeleteObject*", Condition={"ArnNotLike": {"aws:PrincipalArn": "arn:aws:iam::*:role/*"}})], ALL),
+        ([deny("s3:DeleteObject*", Condition={"StringNotEquals": {"aws:PrincipalArn": ["gc", "admin"]}})], ALL),
         ([deny("s3:PutObject", Condition=CREATE)], ALL - NO_DELETES),
         ([deny("s3:PutObject", Condition={"Null": {"S3:If-None-Match": ["true"]}})], ALL - NO_DELETES),
         ([deny("s3:PutObject", Condition={"Null": {"s3:if-match": "true"}})], ALL),
@@ -126,9 +128,11 @@ def test_a_policy_that_is_not_understood_is_unknown(policy: str) -> None:
 
 
 def test_a_prefix_that_can_stand_in_no_policy_makes_it_unknown() -> None:
-    [found] = bucket_findings(settings(), AuthorityPlace(bucket="lake", prefix="a*b"))
+    place = AuthorityPlace(bucket="lake", prefix="a*b")
 
-    assert (found.check, found.severity) == (Check.POLICY, Severity.UNKNOWN)
+    for policy, severity in ((json.dumps(POLICY), Severity.UNKNOWN), (None, Severity.DANGER)):
+        [found] = bucket_findings(settings(policy=policy), place)
+        assert (found.check, found.severity) == (Check.POLICY, severity)
 
 
 def test_a_rule_that_is_newer_than_lakehead_is_told() -> None:
