@@ -4,6 +4,7 @@ SeaweedFS has no replication and no transitions; MiniStack does not keep the old
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,9 +50,16 @@ class Bucket:
         found = self.found(check, encryption)
         return found[0].severity if found else None
 
-    def set_rule(self, rule: Rule) -> None:
-        rules = [{"ID": "planted", "Status": "Enabled", **rule}]
-        self.client.put_bucket_lifecycle_configuration(Bucket=self.name, LifecycleConfiguration={"Rules": rules})
+    def set_rules(self, rules: Mapping[str, Rule]) -> None:
+        """Plant lifecycle rules, each by its name."""
+        planted = {"Rules": [{"ID": name, "Status": "Enabled", **rule} for name, rule in rules.items()]}
+        self.client.put_bucket_lifecycle_configuration(Bucket=self.name, LifecycleConfiguration=planted)
+
+    def rules_found(self) -> dict[str, Severity]:
+        """The names of the rules that are found, each with its severity."""
+        found = self.found(Check.LIFECYCLE)
+        names = [re.findall("lifecycle rule '(.*?)'", each.problem) for each in found]
+        return {name: each.severity for each, [name] in zip(found, names, strict=True)}
 
     def set_policy(self, *statements: Mapping[str, Any]) -> None:
         policy = {"Version": "2012-10-17", "Statement": statements}
@@ -95,15 +103,15 @@ RULES: Mapping[str, tuple[Rule, Severity, tuple[str, ...]]] = {
 def test_a_lifecycle_rule_is_found_where_batches_are_accepted_and_nowhere_else(
     server: str, bucket_of: Callable[..., Bucket]
 ) -> None:
-    bucket, expected, found = bucket_of(server), {}, {}
-
+    bucket, rules, expected = bucket_of(server), dict[str, Rule](), dict[str, Severity]()
     for name, (rule, severity, servers) in RULES.items():
-        for where, reach in ((ACCEPTED, severity), (BLOBS, severity), ("other/", None), (f"{PREFIX}-2/", None)):
-            if server in servers:
-                expected[name, where] = reach
-                bucket.set_rule({"Filter": {"Prefix": where}, **rule})
-                found[name, where] = bucket.worst(Check.LIFECYCLE)
-    assert found == expected
+        if server in servers:
+            for where in (ACCEPTED, BLOBS, "other/", f"{PREFIX}-2/", "accepted/v1/"):
+                rules[f"{name} at {where}"] = {"Filter": {"Prefix": where}, **rule}
+            expected |= {f"{name} at {where}": severity for where in (ACCEPTED, BLOBS)}
+
+    bucket.set_rules(rules)
+    assert bucket.rules_found() == expected
     bucket.client.delete_bucket_lifecycle(Bucket=bucket.name)
     assert bucket.found(Check.LIFECYCLE) == []
 
@@ -136,15 +144,12 @@ LIMITS: Mapping[str, tuple[Rule, Severity | None, tuple[str, ...]]] = {
 def test_a_rule_reaches_what_its_prefix_tags_and_sizes_let_it_reach(
     server: str, bucket_of: Callable[..., Bucket]
 ) -> None:
-    bucket, expected, found = bucket_of(server), {}, {}
+    bucket, planted = bucket_of(server), {name: case for name, case in LIMITS.items() if server in case[2]}
 
-    for name, (limit, severity, servers) in LIMITS.items():
-        if server in servers:
-            expected[name] = severity
-            bucket.set_rule({**DAYS, **limit})
-            found[name] = bucket.worst(Check.LIFECYCLE)
-    assert found == expected
-    bucket.set_rule({"Filter": {"Prefix": ""}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}})
+    bucket.set_rules({name: {**DAYS, **limit} for name, (limit, _, _) in planted.items()})
+    assert bucket.rules_found() == {name: severity for name, (_, severity, _) in planted.items() if severity}
+    abort = {"Filter": {"Prefix": ""}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
+    bucket.set_rules({"uploads": abort})
     assert bucket.found(Check.LIFECYCLE) == []
 
 
@@ -277,7 +282,7 @@ async def test_a_lock_keeps_a_version_and_does_not_keep_its_identity_closed(
 
 def test_a_setting_that_may_not_be_read_is_unknown(bucket_of: Callable[..., Bucket]) -> None:
     bucket = bucket_of("seaweed")
-    bucket.set_rule({"Filter": {"Prefix": ""}, **DAYS})
+    bucket.set_rules({"all": {"Filter": {"Prefix": ""}, **DAYS}})
     denied = {"Effect": "Deny", "Principal": "*", "Resource": f"arn:aws:s3:::{bucket.name}"}
     bucket.set_policy(denied | {"Action": "s3:GetLifecycleConfiguration"})
 
