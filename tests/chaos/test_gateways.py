@@ -6,24 +6,18 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from uuid import uuid4
 
 import httpx
 import pytest
 
-from lakehead.clock import SystemClock
-from lakehead.ids import RandomIds, system_random
-from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
-from lakehead.wire.acceptance_records import IdentityManifest, decode_at_identity
+from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
-from tests.consumer import aws
 from tests.servers.seaweed import Seaweed
 from tests.support.async_tests import run_bounded
-from tests.support.commands import lakehead_command
 from tests.support.effort import effort
-from tests.support.gateways import GatewayProcess, gateway_config, sample_frame
+from tests.support.gateways import GatewayAuthority, GatewayProcess, accepted_manifest, sample_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(200, soak=3_000))]
 
@@ -33,37 +27,19 @@ BATCHES = 6
 """Batches that each client sends between two blows."""
 
 
-class Authority:
+class Authority(GatewayAuthority):
     """A store with a token, and two gateways in front of it."""
 
     def __init__(self, folder: Path, seaweed: Seaweed) -> None:
-        self.env, self.url = aws(seaweed), f"s3://lake/{uuid4().hex}"
-        self.config = gateway_config(folder, self.url, ingest={"requests_per_second": None})
-        self._settings = seaweed.settings()
-        assert lakehead_command("gateway", "init", self.config, env=self.env).returncode == 0
-        added = lakehead_command("gateway", "token", "add", self.config, "--agent", "agent", env=self.env)
-        self.token = added.stdout.strip()
-        self.gateways = [
-            GatewayProcess(self.config, self.env, folder / f"gateway-{number}.log").start() for number in range(2)
-        ]
+        super().__init__(folder, seaweed, ingest={"requests_per_second": None})
+        self.gateways = [self.gateway(f"gateway-{number}").start() for number in range(2)]
 
-    async def send(self, http: httpx.AsyncClient, gateway: GatewayProcess, frame: bytes) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self.token}"}
-        return await http.post(f"{gateway.ingest}/ingest/v1/batch", content=frame, headers=headers)
 
-    def store(self) -> Store:
-        return open_store(self.url, self._settings, clock=SystemClock(), ids=RandomIds(), random=system_random())
-
-    async def manifest(self, store: Store, identity: BatchIdentity) -> IdentityManifest:
-        """The identity manifest, whose blob is there and as it says."""
-        found = await store.get(keys.accepted(identity))
-        assert found is not None, f"{identity} is not accepted"
-        manifest = decode_at_identity(found.body, identity)
-        assert isinstance(manifest, IdentityManifest)
-        blob = await store.get(manifest.raw_blob_key)
-        assert blob is not None
-        assert sha256(blob.body).hexdigest() == manifest.frame_sha256
-        return manifest
+async def manifest_of(store: Store, identity: BatchIdentity) -> IdentityManifest:
+    """The identity manifest, which is there."""
+    found = await accepted_manifest(store, identity)
+    assert found is not None, f"{identity} is not accepted"
+    return found
 
 
 @pytest.fixture
@@ -84,7 +60,7 @@ def test_of_two_gateways_that_race_on_an_identity_one_accepts(authority: Authori
                 for gateway, frame in zip(authority.gateways, (one, other), strict=True)
             )
         )
-        manifest = await authority.manifest(store, identity)
+        manifest = await manifest_of(store, identity)
         if one == other:
             assert sorted((each.status_code, each.json()["duplicate"]) for each in answers) == [
                 (200, False),
@@ -163,7 +139,7 @@ def test_what_gateways_answered_is_accepted_once_though_they_are_killed(authorit
         for client in clients:
             assert len(client.answers) == BLOWS * BATCHES
             for identity, duplicates in client.answers.items():
-                await authority.manifest(store, identity)
+                await manifest_of(store, identity)
                 assert Counter(duplicates)[False] <= 1, f"{identity} was accepted as the first twice"
 
     run_bounded(disturbed())
@@ -186,7 +162,7 @@ def test_a_gateway_that_is_stopped_answers_what_is_under_way_and_ends_with_succe
         codes.append(await stopped())
         store = authority.store()
         for identity in client.answers:
-            await authority.manifest(store, identity)
+            await manifest_of(store, identity)
 
     run_bounded(test())
 

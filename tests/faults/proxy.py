@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import accumulate, chain
 from random import Random
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 START_SECONDS = 30
 
@@ -33,6 +33,8 @@ class Fault(Enum):
     """Forwarded, never answered."""
     TIMEOUT_APPLIED_LATER = auto()
     """Never answered, and forwarded when the test calls `release`."""
+    RESET = auto()
+    """Never forwarded, and the connection closed without an answer."""
     RESET_APPLIED = auto()
     """Forwarded, and the connection closed without an answer."""
 
@@ -163,23 +165,26 @@ class Proxy:
         self._upstream = urlsplit(upstream)
         self._weather = weather
         self._random = Random(weather.seed if weather else 0)
-        self._scripts: dict[str, Iterator[Fault]] = {}
+        self._scripts: dict[tuple[str, str], Iterator[Fault | None]] = {}
         self._actions: dict[str, Callable[[], Awaitable[object]]] = {}
         self._held: deque[Request] = deque()
         self._arrival = asyncio.Condition()
         self.endpoint = ""
         """Its address, to be given to the client instead of the server's."""
 
-    def script(self, method: str, faults: Iterable[Fault]) -> None:
-        """The next requests of this method get these faults, one each; those after them none."""
-        self._scripts[method] = iter(faults)
+    def script(self, method: str, faults: Iterable[Fault | None], *, of: str = "") -> None:
+        """The next requests of this method get these faults, one each, None being no fault; those after them none.
+
+        `of` leaves out requests whose decoded target does not have this text, such as a part of a key.
+        """
+        self._scripts[method, of] = iter(faults)
 
     def will_answer(self, method: str) -> bool:
-        """Whether the script lets the next request of this method be answered."""
-        script = self._scripts.get(method, iter(()))
+        """Whether the script of all requests of this method lets the next one be answered."""
+        script = self._scripts.get((method, ""), iter(()))
         fault = next(script, None)
         if fault is not None:
-            self._scripts[method] = chain([fault], script)
+            self._scripts[method, ""] = chain([fault], script)
         return fault not in SILENT
 
     async def until_seen(self, method: str, number: int) -> None:
@@ -202,13 +207,21 @@ class Proxy:
             self._arrival.notify_all()
         if (action := self._actions.pop(request.method, None)) is not None:
             await action()
-        fault = next(self._scripts.get(request.method, iter(())), None)
+        fault = self._scripted(request)
         if self._weather is not None:
             fault = fault or await self._chance(request, self._weather)
         if fault is None:
             return await self._forward(request)
         self.faults[fault] += 1
         return await self._faulty(request, fault)
+
+    def _scripted(self, request: Request) -> Fault | None:
+        """The next fault of the script for this request; None if there is no such script, or it is at its end."""
+        target = unquote(request.target)
+        for (method, part), script in list(self._scripts.items()):
+            if method == request.method and part in target:
+                return next(script, None)
+        return None
 
     async def _chance(self, request: Request, weather: Weather) -> Fault | None:
         delay = weather.typical_seconds * self._random.paretovariate(1)
@@ -242,6 +255,8 @@ class Proxy:
             case Fault.TIMEOUT_APPLIED_LATER:
                 self._held.append(request)
                 return Silence.NEVER_ANSWER
+            case Fault.RESET:
+                return Silence.HANG_UP
             case Fault.RESET_APPLIED:
                 await self._forward(request)
                 return Silence.HANG_UP

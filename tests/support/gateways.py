@@ -5,18 +5,30 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import httpx
 import pyarrow as pa
 
 import lakehead.run.gateway_wiring  # noqa: F401 - loaded before processes are forked
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds, system_random
 from lakehead.run.main import command
+from lakehead.storage.open_store import open_store
+from lakehead.storage.port import Store
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest, decode_at_identity
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import encode_frame
 from lakehead.wire.record_schemas import SAMPLES_V1, FrameKind
+from tests.consumer import aws
+from tests.servers.seaweed import BUCKET, Seaweed
+from tests.support.commands import lakehead_command
 from tests.support.forks import FORKS
 
 START_SECONDS = 60.0
@@ -40,6 +52,54 @@ def gateway_config(folder: Path, store: str, **more: Any) -> Path:
     return path
 
 
+class GatewayAuthority:
+    """An acceptance authority on an S3 server, and the token of the agent `agent`."""
+
+    def __init__(self, folder: Path, seaweed: Seaweed, **config: Any) -> None:
+        """`config` is that of its gateways."""
+        self.folder = folder
+        self.env, self.url = aws(seaweed), f"s3://{BUCKET}/{uuid4().hex}"
+        self.config = gateway_config(folder, self.url, **config)
+        self._settings = seaweed.settings()
+        made = lakehead_command("gateway", "init", self.config, env=self.env)
+        assert made.returncode == 0, made.stderr
+        self.token = self.add_token("--agent", "agent")
+
+    def add_token(self, *options: str) -> str:
+        """A new token, as `lakehead gateway token add` gives it."""
+        return lakehead_command("gateway", "token", "add", self.config, *options, env=self.env).stdout.strip()
+
+    def gateway(
+        self, name: str, *, endpoint: str | None = None, before: Callable[[], None] | None = None
+    ) -> "GatewayProcess":
+        """A gateway that is not started yet; `endpoint` is another way to the server, such as a proxy."""
+        env = self.env if endpoint is None else {**self.env, "AWS_ENDPOINT_URL": endpoint}
+        return GatewayProcess(self.config, env, self.folder / f"{name}.log", before=before)
+
+    def store(self) -> Store:
+        """The store itself, past all gateways and proxies."""
+        return open_store(self.url, self._settings, clock=SystemClock(), ids=RandomIds(), random=system_random())
+
+    async def send(self, http: httpx.AsyncClient, gateway: "GatewayProcess", frame: bytes) -> httpx.Response:
+        """Upload a frame with the agent's token."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return await http.post(f"{gateway.ingest}/ingest/v1/batch", content=frame, headers=headers)
+
+
+async def accepted_manifest(store: Store, identity: BatchIdentity) -> IdentityManifest | None:
+    """The identity manifest, whose blob is there and as it says; None if nothing is accepted under the identity."""
+    found = await store.get(keys.accepted(identity))
+    if found is None:
+        return None
+    manifest = decode_at_identity(found.body, identity)
+    if not isinstance(manifest, IdentityManifest):
+        return None
+    blob = await store.get(manifest.raw_blob_key)
+    assert blob is not None
+    assert sha256(blob.body).hexdigest() == manifest.frame_sha256
+    return manifest
+
+
 @dataclass
 class GatewayProcess:
     """A gateway that was started, and may be killed."""
@@ -49,12 +109,17 @@ class GatewayProcess:
     log: Path
     ingest: str = ""
     private: str = ""
+    before: Callable[[], None] | None = None
+    """Called in the process before the command runs; a function of a module, or a `partial` of one."""
+
     _process: Any = field(default=None, repr=False)
 
     def start(self) -> "GatewayProcess":
         """Start it, and wait until it says where it listens."""
         self.log.unlink(missing_ok=True)
-        self._process = FORKS.Process(target=_run, args=(self.config, dict(self.env), self.log), daemon=True)
+        self._process = FORKS.Process(
+            target=_run, args=(self.config, dict(self.env), self.log, self.before), daemon=True
+        )
         self._process.start()
         ends = time.monotonic() + START_SECONDS
         while not (found := re.findall(r"http://127\.0\.0\.1:\d+", self._said())) or len(found) < 2:
@@ -64,24 +129,35 @@ class GatewayProcess:
         self.ingest, self.private = found
         return self
 
+    @property
+    def pid(self) -> int:
+        pid: int = self._process.pid
+        return pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
 
-    def terminate(self) -> int | None:
-        """Stop it as an operator does. Returns its exit code."""
-        self._process.terminate()
+    def wait(self) -> int | None:
+        """Wait until it has ended by itself. Returns its exit code."""
         self._process.join(START_SECONDS)
         code: int | None = self._process.exitcode
         return code
+
+    def terminate(self) -> int | None:
+        """Stop it as an operator does. Returns its exit code."""
+        self._process.terminate()
+        return self.wait()
 
     def _said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
 
-def _run(config: Path, env: Mapping[str, str], log: Path) -> None:
+def _run(config: Path, env: Mapping[str, str], log: Path, before: Callable[[], None] | None) -> None:
     for number in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.update(env)
+    if before is not None:
+        before()
     sys.argv = ["lakehead", "gateway", str(config)]
     command()

@@ -5,7 +5,7 @@ import logging
 import platform
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -82,7 +82,7 @@ class GatewayWiring:
     def store(self) -> ProbedStore:
         """The store of the authority, probed before the first write."""
         url = self.config.store
-        settings = store_settings(url, self.environment)
+        settings = replace(store_settings(url, self.environment), request_timeout=self.config.store_seconds)
         if not self.config.allow_multi_region_access_point and is_multi_region(url, settings.endpoint):
             raise Misconfigured(
                 "The endpoint of the store is a Multi-Region Access Point, which is no lock. Name one bucket, or set "
@@ -242,6 +242,7 @@ class GatewayWiring:
                 body_bytes=ingest.body_bytes,
                 payload_bytes=ingest.payload_bytes,
                 read_seconds=ingest.read_seconds,
+                accept_seconds=ingest.accept_seconds,
                 requests_per_second=ingest.requests_per_second,
                 burst=ingest.burst,
                 requests_in_flight=ingest.requests_in_flight,

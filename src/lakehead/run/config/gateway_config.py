@@ -69,6 +69,9 @@ class IngestConfig(ConfigModel):
     body_bytes: Bytes = Field(INGEST.body_bytes, description="The largest frame, in bytes.")
     payload_bytes: Bytes = Field(INGEST.payload_bytes, description="The largest payload of a frame, decompressed.")
     read_seconds: Seconds = Field(INGEST.read_seconds, description="How long a client may take to send a frame.")
+    accept_seconds: Seconds = Field(
+        INGEST.accept_seconds, description="How long accepting a frame may take before it is answered 503."
+    )
     requests_per_second: Annotated[float, Field(gt=0)] | None = Field(
         INGEST.requests_per_second, description="Requests of one agent, on average. null: any number."
     )
@@ -88,6 +91,9 @@ class GatewayConfig(ConfigModel):
 
     store: NonEmptyText = Field(
         description="The URL of the store: bucket and prefix are the acceptance authority, the same for all gateways."
+    )
+    store_seconds: Seconds = Field(
+        10.0, description="How long one request to the store may take before it is made again."
     )
     collector_id: Annotated[NonEmptyText, Field(max_length=MAX_NAME)] | None = Field(
         None, description="The gateway's own name in what it stores. Default: the name of the machine."
