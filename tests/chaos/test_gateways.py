@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(200, soak=3_000))]
 
 RACES = effort(40, soak=1_000)
 BLOWS = effort(4, soak=60)
+STOPS = effort(2, soak=40)
 BATCHES = 6
 """Batches that each client sends between two blows."""
 
@@ -145,25 +146,48 @@ def test_what_gateways_answered_is_accepted_once_though_they_are_killed(authorit
     run_bounded(disturbed())
 
 
-def test_a_gateway_that_is_stopped_answers_what_is_under_way_and_ends_with_success(authority: Authority) -> None:
-    client = Client(authority, "boot", Random(1))
+class HastyClient:
+    """Sends batches of one boot to one gateway, each once and without a pause, until it is no longer served."""
 
-    async def stopped() -> int | None:
+    def __init__(self, authority: Authority, gateway: GatewayProcess, name: str) -> None:
+        self.authority, self.gateway, self.name = authority, gateway, name
+        self.answered: set[BatchIdentity] = set()
+        self.is_under_way = asyncio.Event()
+        """Set when a few batches were accepted."""
+
+    async def send_all(self) -> None:
         async with httpx.AsyncClient(timeout=60) as http:
-            sending = asyncio.ensure_future(client.send(http, 20))
-            code = await asyncio.to_thread(authority.gateways[0].terminate)
-            authority.gateways.pop(0)
-            await sending
-        return code
+            while True:
+                start = len(self.answered) * 10
+                identity = BatchIdentity("agent", self.name, start, start + 9)
+                try:
+                    response = await self.authority.send(http, self.gateway, sample_frame(identity))
+                except httpx.TransportError:
+                    return
+                assert (response.status_code, response.json()["duplicate"]) == (200, False)
+                self.answered.add(identity)
+                if len(self.answered) > 3:
+                    self.is_under_way.set()
 
-    codes: list[int | None] = []
 
-    async def test() -> None:
-        codes.append(await stopped())
+def test_a_gateway_that_is_stopped_under_load_has_accepted_what_it_answered_and_nothing_else(
+    authority: Authority,
+) -> None:
+    """A batch that it did not answer, because the connection was closed, was not taken. And it ends with success."""
+    gateway = authority.gateways[0]
+
+    async def stopped(number: int) -> None:
+        clients = [HastyClient(authority, gateway, f"boot-{number}-{client}") for client in range(8)]
+        sending = [asyncio.ensure_future(client.send_all()) for client in clients]
+        await asyncio.gather(*(client.is_under_way.wait() for client in clients))
+        assert await asyncio.to_thread(gateway.terminate) == 0
+        await asyncio.gather(*sending)
         store = authority.store()
-        for identity in client.answers:
-            await manifest_of(store, identity)
+        for client in clients:
+            folder = keys.accepted_folder("agent", client.name)
+            stored = {keys.parse_accepted(each.key) async for page in store.list(folder) for each in page}
+            assert stored == client.answered
 
-    run_bounded(test())
-
-    assert codes == [0]
+    for number in range(STOPS):
+        run_bounded(stopped(number))
+        gateway.start()

@@ -29,6 +29,7 @@ FORKS.set_forkserver_preload(
         "tests.chaos.local_store_child",
         "tests.chaos.run_child",
         "tests.support.commands",
+        "tests.faults.gateway_failpoints",
         "tests.support.gateways",
         # What is otherwise imported only when it is used, in each child anew.
         "pyiceberg.catalog.rest",
