@@ -11,9 +11,8 @@ from fastapi.routing import APIRoute
 
 from lakehead.errors import Unavailable
 from tests.support.async_tests import async_test
-from tests.unit.gateway.support import Gateway
+from tests.unit.gateway.support import TOKEN, Gateway
 from tests.unit.gateway.test_private import ONE, with_conflicts
-from tests.unit.gateway.test_uploads import TOKEN
 
 OPEN_TO_ALL = {"/healthz", "/readyz"}
 STRANGE = {
@@ -42,7 +41,13 @@ async def answer_without_a_body(app: FastAPI, method: str, path: str, tokens: li
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+    }
     scope |= {"raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http"}
     scope |= {"headers": [(b"authorization", each) for each in tokens] + [(b"content-length", b"100")]}
     scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)}
@@ -52,7 +57,7 @@ async def answer_without_a_body(app: FastAPI, method: str, path: str, tokens: li
 
 def routes(app: FastAPI) -> list[tuple[str, str]]:
     """All routes, also those that are in no document, with the id of a conflict that exists."""
-    found = [(method, each.path) for each in app.routes if isinstance(each, APIRoute) for method in each.methods]
+    found = [(method, each.path) for each in app.routes if isinstance(each, APIRoute) for method in each.methods or ()]
     return [(method, path.replace("/v1/conflicts/{id_text}", ONE)) for method, path in found if path not in OPEN_TO_ALL]
 
 
