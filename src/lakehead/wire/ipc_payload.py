@@ -19,6 +19,9 @@ _CONTINUATION = 0xFFFFFFFF
 _END = struct.pack("<II", _CONTINUATION, 0)
 _FRAMING = struct.Struct("<Ii")
 _U8, _U16, _U32, _I32, _I64 = (struct.Struct(kind) for kind in ("<B", "<H", "<I", "<i", "<q"))
+_BUFFER = struct.Struct("<qq")
+"""The offset and the length of a buffer, as in Arrow's Schema.fbs."""
+
 _SCHEMA, _RECORD_BATCH = 1, 3
 """The types of messages, as in Arrow's Message.fbs."""
 
@@ -96,6 +99,8 @@ def _message_at(payload: pa.Buffer, start: int) -> _Message:
     if marker != _CONTINUATION or not 0 < size <= MAX_METADATA_BYTES or size % _ALIGNMENT or body > len(payload):
         raise _bad("a message has no valid length")
     table = _root(payload.slice(start + _FRAMING.size, size).to_pybytes())
+    if table.has(4):  # where Arrow would still believe an old form of compression, and nothing of ours is
+        raise _bad("a message has metadata of its own")
     kind = table.number(1, _U8)
     body_bytes = table.number(3, _I64)
     if not 0 <= body_bytes <= len(payload) - body or body_bytes % _ALIGNMENT:
@@ -103,7 +108,19 @@ def _message_at(payload: pa.Buffer, start: int) -> _Message:
     if kind != _RECORD_BATCH:
         return _Message(kind, body + body_bytes, body_bytes)
     batch = table.table(2)
+    _check_buffers(batch)
     return _Message(kind, body + body_bytes, body_bytes, batch.number(0, _I64), is_compressed=batch.has(3))
+
+
+def _check_buffers(batch: "_Table") -> None:
+    """Raise `BadFrame` if buffers share bytes: the records could be many times as large as the payload."""
+    count, start = batch.vector(2, _BUFFER.size)
+    end = 0
+    for offset, length in _BUFFER.iter_unpack(batch.data[start : start + count * _BUFFER.size]):
+        if length and (offset < end or length < 0):
+            raise _bad("its buffers share bytes, or are not in their order")
+        if length:
+            end = offset + length
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,18 @@ class _Table:
             raise _bad("a message has no content")
         place = self.at + offset
         return _table(self.data, place + _number(self.data, place, _U32))
+
+    def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
+        """How many items of this size a field has, and where they start."""
+        offset = self._offset(field)
+        if not offset:
+            return 0, 0
+        place = self.at + offset
+        start = place + _number(self.data, place, _U32)
+        count = _number(self.data, start, _U32)
+        if count * item_bytes > len(self.data) - start - 4:
+            raise _bad("a message points outside of itself")
+        return count, start + 4
 
     def _offset(self, field: int) -> int:
         place = self.fields + 2 * field

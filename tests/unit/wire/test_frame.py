@@ -18,7 +18,7 @@ from lakehead.wire.batch_identity import MAX_SEQUENCE, BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge, Unreadable
 from lakehead.wire.frame import Frame, FrameLimits, decode_frame, encode_frame, frame_sha256, peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
-from lakehead.wire.ipc_payload import write_batch
+from lakehead.wire.ipc_payload import _message_at, _root, write_batch
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
 from tests.support.effort import effort
 from tests.unit.wire.frames import (
@@ -481,6 +481,44 @@ def test_a_payload_that_is_not_one_plain_batch_of_the_schema_is_refused(payload:
         decode_frame(around(payload))
 
     assert caught.value.code == code
+
+
+def without_compression_field(payload: bytes) -> bytes:
+    """The payload whose record batch no longer says, where it should, that its buffers are compressed."""
+    changed = bytearray(payload)
+    start = _message_at(pa.py_buffer(payload), 0).end + 8
+    batch = _root(payload[start:]).table(2)
+    changed[start + batch.fields + 6 : start + batch.fields + 8] = bytes(2)
+    return bytes(changed)
+
+
+def test_buffers_that_are_compressed_in_the_way_of_an_old_arrow_are_refused() -> None:
+    """Arrow 0.17 said so in the metadata of a message, which Arrow still believes: a bomb behind the checked sizes."""
+    sink = pa.BufferOutputStream()
+    old = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4, compression="zstd")
+    with pa.ipc.new_stream(sink, LOGS_V1, options=old) as writer:
+        writer.write_batch(
+            logs([{**LOGS[1], "body": "a" * (8 << 20)}]), custom_metadata={"ARROW:experimental_compression": "zstd"}
+        )
+    bomb = without_compression_field(sink.getvalue().to_pybytes())
+    body = around(bomb, kind=FrameKind.LOGS, identity=BatchIdentity("a", "b", 0, 0))
+
+    with pytest.raises(BadFrame, match="metadata of its own"):
+        decode_frame(body, FrameLimits(payload_bytes=1 << 20))
+
+
+def test_columns_that_share_their_bytes_are_refused() -> None:
+    """Else a payload within its limit could hold records that are many times as large."""
+    payload = bytearray(ipc(samples()))
+    start = _message_at(pa.py_buffer(bytes(payload)), 0).end + 8
+    batch = _root(bytes(payload[start:])).table(2)
+    buffers = start + batch.vector(2, 16)[1]
+    metric, unit = (buffers + 16 * number for number in (5, 20))  # their offsets; the texts are the buffers after them
+    assert payload[metric + 8] == payload[unit + 8] == 32
+    payload[unit : unit + 32] = payload[metric : metric + 32]
+
+    with pytest.raises(BadFrame, match="share"):
+        decode_frame(around(bytes(payload)))
 
 
 def test_a_payload_of_the_older_metadata_version_is_read() -> None:
