@@ -50,6 +50,11 @@ class BlockingGateway(BlockingCalls[Gateway]):
         """The sequence number of the next record."""
         return self._wrapped.next_sequence
 
+    @property
+    def authority(self) -> str:
+        """The acceptance authority whose receipts count; empty before the first receipt."""
+        return self._wrapped.authority
+
     def send(self, records: Sequence[PlainRecord] | pa.RecordBatch | pa.Table) -> Receipt:
         """Frame records as one batch, and return when a gateway has accepted it. Raises what `Gateway.send` does."""
         return self._loop.call(self._wrapped.send(records))

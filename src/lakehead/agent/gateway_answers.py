@@ -90,15 +90,18 @@ class Answered:
     """The header of that name."""
 
 
-def interpret(answer: Answered, batch: FramedBatch, *, in_doubt: bool, now_ns: int) -> Receipt | TryAgain:
+def interpret(
+    answer: Answered, batch: FramedBatch, *, in_doubt: bool, now_ns: int, authority: str = ""
+) -> Receipt | TryAgain:
     """Return the receipt, or that the bytes should be sent again. `in_doubt`: an earlier attempt may be accepted.
+    `authority` is the one that must have answered; empty: any.
 
     Raises a `BatchRefused`, or `UnexpectedAnswer` for what no gateway answers about this batch.
     """
     if answer.status == 200:
-        return _receipt(answer, batch)
+        return _receipt(answer, batch, authority)
     told = _error_body(answer)
-    code, said = told.error.code, told.error.message or _text(answer)
+    code, said = told.error.code, _one_line(told.error.message) or _text(answer)
     if answer.status in _TRY_AGAIN:
         reason = f"{answer.status} {said}".strip()
         return TryAgain(reason, code not in _NOT_TAKEN, _seconds(answer.retry_after, now_ns))
@@ -122,15 +125,21 @@ def interpret(answer: Answered, batch: FramedBatch, *, in_doubt: bool, now_ns: i
     )
 
 
-def _receipt(answer: Answered, batch: FramedBatch) -> Receipt:
+def _receipt(answer: Answered, batch: FramedBatch, authority: str) -> Receipt:
     try:
         told = msgspec.json.decode(answer.body, type=_AcceptedBody)
         identity = BatchIdentity(told.agent_id, told.boot_id, told.seq_start, told.seq_end)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         raise UnexpectedAnswer(
             batch,
             f"{_what(batch)} was answered 200, but not by a gateway: {_text(answer)} Check the URL of the gateway.",
         ) from None
+    if not told.authority or authority not in ("", told.authority):
+        raise UnexpectedAnswer(
+            batch,
+            f"{_what(batch)} was answered by the authority {_one_line(told.authority)!r}, not by {authority!r}. It is "
+            "accepted in another deployment, if at all: check the URL of the gateway, and what is between.",
+        )
     if (identity, told.frame_sha256) != (batch.identity, batch.sha256):
         raise UnexpectedAnswer(
             batch,
@@ -143,14 +152,20 @@ def _receipt(answer: Answered, batch: FramedBatch) -> Receipt:
 def _error_body(answer: Answered) -> _ErrorBody:
     try:
         return msgspec.json.decode(answer.body, type=_ErrorBody)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _ErrorBody(_Error())
 
 
 def _text(answer: Answered) -> str:
     """The beginning of an answer that is not a gateway's, on one line."""
-    text = " ".join(answer.body[: 4 * SHOWN].decode(errors="replace").split())[:SHOWN]
+    text = _one_line(answer.body[: 4 * SHOWN].decode(errors="replace"))
     return f"{text!r}." if text else ""
+
+
+def _one_line(said: str) -> str:
+    """The beginning of what a server says, without what a terminal would obey."""
+    text = " ".join(said[: 4 * SHOWN].split())[:SHOWN]
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _what(batch: FramedBatch) -> str:
@@ -164,7 +179,7 @@ def _seconds(retry_after: str, now_ns: int) -> float:
         return float(retry_after)
     try:
         when = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return max(0.0, when.timestamp() - now_ns / 10**9)

@@ -47,6 +47,10 @@ class SendSettings:
     compress: bool = True
     """Whether frames are compressed."""
 
+    authority: str = ""
+    """The acceptance authority whose receipts count, as an earlier receipt names it; that of another one is an
+    `UnexpectedAnswer`. Empty: that of the first receipt."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDeps:
@@ -90,6 +94,9 @@ class Gateway:
         self.boot_id = self._deps.ids.uuid() if boot_id is None else boot_id
         self.next_sequence = next_sequence
         """The sequence number of the next record."""
+
+        self.authority = self._settings.authority
+        """The acceptance authority whose receipts count; empty before the first receipt."""
 
         check_id("agent_id", self.agent_id)
         check_id("boot_id", self.boot_id)
@@ -142,6 +149,7 @@ class Gateway:
         while True:
             outcome = await self._attempt(batch, in_doubt=in_doubt)
             if isinstance(outcome, Receipt):
+                self.authority = outcome.authority
                 return outcome
             in_doubt = in_doubt or outcome.in_doubt
             pause = next(pauses, 0.0) + outcome.after_seconds
@@ -170,7 +178,7 @@ class Gateway:
         except httpx.TransportError as error:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             return TryAgain(reason, in_doubt=not isinstance(error, _NOTHING_SENT))
-        return interpret(answer, batch, in_doubt=in_doubt, now_ns=self._deps.clock.now_ns())
+        return interpret(answer, batch, in_doubt=in_doubt, now_ns=self._deps.clock.now_ns(), authority=self.authority)
 
     async def _post(self, batch: FramedBatch) -> Answered:
         async with self._http.stream("POST", self._url, content=batch.body) as response:

@@ -1,5 +1,6 @@
 """Records in a file of JSON lines: checked as a whole, and then read again batch by batch."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,6 +13,9 @@ from lakehead.agent.errors import BadRecord
 from lakehead.agent.plain_records import PlainRecord, record_batch
 from lakehead.errors import Misconfigured
 from lakehead.wire.record_schemas import FrameKind
+
+MAX_LINE_BYTES = 16 << 20
+"""The longest line. A record of this size would not fit into a frame that gateways take."""
 
 
 class BadLine(Misconfigured):
@@ -72,12 +76,16 @@ class NdjsonFile:
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """Yield each batch, and the hash of the file up to its end."""
+        if not self.file.seekable():
+            raise Misconfigured(f"{self.name} cannot be read twice, as a pipe cannot. Write it to a file first.")
         self.file.seek(0)
         hashed = sha256()
         records: list[PlainRecord] = []
         lines: list[int] = []
         digest = b""
-        for number, line in enumerate(self.file, 1):
+        for number, line in enumerate(iter(lambda: self.file.readline(MAX_LINE_BYTES + 1), b""), 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise BadLine(self.name, number, f"It has more than {MAX_LINE_BYTES:,} bytes.")
             hashed.update(line)
             if not line.strip():
                 continue
@@ -91,6 +99,8 @@ class NdjsonFile:
             yield self._batch(records, lines), digest
 
     def _decoded(self, number: int, line: bytes) -> PlainRecord:
+        if line.startswith(BOM_UTF8):
+            raise BadLine(self.name, number, "It begins with a byte order mark. Save the file as UTF-8 without one.")
         try:
             record = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

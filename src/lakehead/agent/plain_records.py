@@ -20,6 +20,12 @@ _DEFAULTS: Mapping[FrameKind, Mapping[str, object]] = {
     FrameKind.SAMPLES: {"labels": (), "type": "unknown"},
     FrameKind.LOGS: {"attributes": (), "resource_attributes": (), "scope_attributes": ()},
 }
+_WHOLE_IN_PARTS = frozenset({"scale", "positive_indexes", "negative_indexes"})
+"""The fields of a distribution that are whole numbers, or lists of them."""
+
+SHOWN = 80
+"""The most characters of a value that stand in a message."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _SPECIAL_NUMBERS = {"NaN": float("nan"), "Inf": float("inf"), "+Inf": float("inf"), "-Inf": float("-inf")}
@@ -75,6 +81,7 @@ def _row(kind: FrameKind, record: PlainRecord) -> dict[str, object]:
             raise ValueError(f"It has no {field.name}.")
     if isinstance(part := row.get("distribution"), Mapping):
         _refuse_unknown(part, [field.name for field in schema.field("distribution").type], "field of distribution")
+        row["distribution"] = {**part, **{name: _whole_numbers(name, part[name]) for name in _WHOLE_IN_PARTS & {*part}}}
     return row
 
 
@@ -98,6 +105,13 @@ def _as_it_is(name: str, value: object) -> object:
 
 
 def _unix_ns(name: str, value: object) -> int:
+    """Return a time in nanoseconds since the Unix epoch, which 64 bits can hold."""
+    if not -(2**63) <= (found := _exact_ns(name, value)) < 2**63:
+        raise ValueError(f"{name} is {_shown(value)}. Times are from 1677 to 2262.")
+    return found
+
+
+def _exact_ns(name: str, value: object) -> int:
     match value:
         case bool():
             pass
@@ -112,8 +126,8 @@ def _unix_ns(name: str, value: object) -> int:
         case _:
             pass
     raise ValueError(
-        f"{name} is {value!r}. Give ISO text with an offset (2026-11-18T09:30:00Z), nanoseconds since the Unix epoch, "
-        "or an aware datetime."
+        f"{name} is {_shown(value)}. Give ISO text with an offset (2026-11-18T09:30:00Z), nanoseconds since the Unix "
+        "epoch, or an aware datetime."
     )
 
 
@@ -123,10 +137,10 @@ def _text_pairs(name: str, value: object) -> list[tuple[str, str]]:
     if not isinstance(pairs, list | tuple) or not all(
         isinstance(each, list | tuple) and len(each) == 2 for each in pairs
     ):
-        raise ValueError(f"{name} is {value!r}. Give a mapping of text to text.")
+        raise ValueError(f"{name} is {_shown(value)}. Give a mapping of text to text.")
     for key, text in pairs:
         if not isinstance(key, str) or not isinstance(text, str):
-            raise ValueError(f"{name} has {key!r}: {text!r}. Both must be text.")  # noqa: TRY004 - see `_row`
+            raise ValueError(f"{name} has {_shown(key)}: {_shown(text)}. Both must be text.")  # noqa: TRY004 - see `_row`
     return sorted(((key, text) for key, text in pairs), key=lambda pair: pair[0].encode())
 
 
@@ -134,13 +148,37 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, str) and value in _SPECIAL_NUMBERS:
         return _SPECIAL_NUMBERS[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {value!r}. Give a number.")  # noqa: TRY004 - see `_row`
-    return float(value)
+        raise ValueError(f"{name} is {_shown(value)}. Give a number.")  # noqa: TRY004 - see `_row`
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large for a number of 64 bits.") from None
+
+
+def _whole_number(name: str, value: object) -> object:
+    """Refuse a fraction, which Arrow would cut off without a word. Everything else is Arrow's to check."""
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{name} is {value!r}. Give a whole number.")
+    return value
+
+
+def _whole_numbers(name: str, value: object) -> object:
+    """Refuse a fraction in a list too."""
+    for each in value if isinstance(value, list | tuple) else (value,):
+        _whole_number(name, each)
+    return value
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, for a message."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 _FORMS: Mapping[str, Callable[[str, object], object]] = {
     **dict.fromkeys(("time", "start_time", "observed_time"), _unix_ns),
     **dict.fromkeys(("labels", "attributes", "resource_attributes", "scope_attributes"), _text_pairs),
+    **dict.fromkeys(("severity_number", "flags"), _whole_number),
     "value": _number,
 }
 """What is accepted in other forms than Arrow's, by the name of the column."""

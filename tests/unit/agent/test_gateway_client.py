@@ -110,7 +110,9 @@ async def test_a_retry_after_is_waited_for(header: str, least: float) -> None:
     assert least <= slept <= least + 0.2
 
 
-@pytest.mark.parametrize("header", ["soon", "-3", "1e9", "Tue, 18 Nov 2025 08:29:00 GMT"])
+@pytest.mark.parametrize(
+    "header", ["soon", "-3", "1e9", "Tue, 18 Nov 2025 08:29:00 GMT", "1 Jan 2026 0:0:0 +9999999999999999"]
+)
 @async_test
 async def test_a_retry_after_that_says_nothing_is_left_out(header: str) -> None:
     gateway, _, clock = scripted(error(503, "stopping", retry_after=header), accepted)
@@ -261,6 +263,9 @@ async def test_a_decision_about_another_frame_is_not_taken_for_one_about_this() 
         lambda request: accepted(request, frame_sha256="0" * 64),
         lambda request: accepted(request, seq_end=7),
         lambda request: accepted(request, boot_id="another"),
+        lambda request: accepted(request, authority=""),
+        httpx.Response(200, content=b'{"more":' + b"[" * 100_000),
+        httpx.Response(409, content=b'{"more":' + b"[" * 100_000),
     ],
 )
 @async_test
@@ -271,6 +276,61 @@ async def test_what_no_gateway_answers_about_the_batch_decides_nothing(answer: h
         await gateway.send(RECORDS)
 
     assert len(script.bodies) == 1
+
+
+@async_test
+async def test_the_answer_of_another_authority_is_no_receipt() -> None:
+    """What was accepted there is not where the batches before it are: something sends requests to two deployments."""
+    gateway, script, _ = scripted(accepted)
+    await gateway.send(RECORDS)
+    script.answers = [lambda request: accepted(request, authority="authority-2")]
+
+    with pytest.raises(UnexpectedAnswer, match=r"authority-2.*authority-1"):
+        await gateway.send(RECORDS)
+
+
+@async_test
+async def test_the_authority_may_be_told_beforehand() -> None:
+    script = Script(accepted)
+    deps = SendDeps(transport=script)
+    for authority, is_right in (("authority-1", True), ("authority-2", False)):
+        settings = SendSettings(authority=authority)
+        gateway = Gateway("http://gateway", token=TOKEN, agent_id=AGENT, settings=settings, deps=deps)
+        if is_right:
+            assert (await gateway.send(RECORDS)).authority == authority
+        else:
+            with pytest.raises(UnexpectedAnswer, match="authority-2"):
+                await gateway.send(RECORDS)
+
+
+@async_test
+async def test_what_a_server_says_is_shown_short_and_without_control_characters() -> None:
+    said = {"error": {"code": "identity_conflict", "message": "\x1b[2J\n" + "x" * 100_000}}
+    gateway, _, _ = scripted(httpx.Response(409, json=said))
+
+    with pytest.raises(IdentityConflict) as refused:
+        await gateway.send(RECORDS)
+
+    assert len(str(refused.value)) < 1_000
+    assert str(refused.value).isprintable()
+
+
+@async_test
+async def test_a_token_is_sent_nowhere_else() -> None:
+    """Neither to where a redirect points, nor to a proxy of the environment."""
+    seen: list[httpx.URL] = []
+
+    def redirect(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url)
+        return httpx.Response(307, headers={"Location": "http://elsewhere/ingest/v1/batch"})
+
+    gateway, _, _ = scripted(redirect)
+    with pytest.raises(UnexpectedAnswer, match="307"):
+        await gateway.send(RECORDS)
+
+    assert [url.host for url in seen] == ["gateway"]
+    assert gateway._http.trust_env is False
+    assert gateway._http.follow_redirects is False
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,20 @@ def test_numbers_that_json_does_not_have_are_taken_as_text() -> None:
         (sample(time=1.5), "time is 1.5"),
         (sample(time=True), "time is True"),
         (sample(time=datetime(2025, 11, 18)), "aware datetime"),  # noqa: DTZ001 - that is what is refused
-        (sample(time=2**70), "too large"),
+        (sample(time=2**63), "from 1677 to 2262"),
+        (sample(time="9999-12-31T23:59:59Z"), "from 1677 to 2262"),
+        (sample(value=10**400), "too large"),
+        (sample(value="x" * 10_000), "^.{,300}$"),
+        (sample(labels="x" * 10_000), "^.{,300}$"),
+        (sample(value=None, type="exponential_histogram", distribution={"count": 1, "scale": 1.5}), "scale is 1.5"),
+        (
+            sample(
+                value=None,
+                type="exponential_histogram",
+                distribution={"count": 1, "scale": 1} | {"positive_indexes": [0.5], "positive_counts": [1]},
+            ),
+            "positive_indexes",
+        ),
         (sample(value="1"), "Give a number"),
         (sample(value=True), "Give a number"),
         (sample(value=None), "no value"),
@@ -108,3 +121,11 @@ def test_a_record_that_is_wrong_is_named_with_its_reason(record: PlainRecord, re
         record_batch(FrameKind.SAMPLES, [sample(), sample(), record])
 
     assert refused.value.index == 2
+
+
+@pytest.mark.parametrize("name", ["severity_number", "flags"])
+def test_a_fraction_is_not_made_a_whole_number(name: str) -> None:
+    with pytest.raises(BadRecord, match=f"{name} is 1.5. Give a whole number"):
+        record_batch(FrameKind.LOGS, [{"time": NINE, name: 1.5}])
+
+    assert record_batch(FrameKind.LOGS, [{"time": NINE, name: 2.0}]).column(name).to_pylist() == [2]

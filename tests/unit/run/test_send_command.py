@@ -110,6 +110,7 @@ def test_the_default_boot_depends_on_content_and_kind_and_on_nothing_else(
         ("{}{}", "trailing characters"),
         ('{"time": 1, "metric": "\\ud800", "value": 1}', ""),
         ("[" * 100_000, ""),
+        ("\ufeff{}", "byte order mark"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number_and_nothing_is_sent(
@@ -124,6 +125,35 @@ def test_a_bad_line_is_named_by_its_number_and_nothing_is_sent(
     assert done.err.startswith(f"lakehead: {file}, line 15: ")
     assert reason in done.err
     assert frames(server) == {}
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    lakehead: Lakehead, server: Running, token: Path, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "samples.ndjson", 2)
+    with file.open("ab") as grown:
+        grown.truncate(3 << 30)  # of zeros, which take no room on disk
+
+    done = lakehead("send", file, "--to", url_of(server), "--agent", AGENT, "--token-file", token)
+
+    assert (done.code, done.out) == (2, "")
+    assert "line 3: It has more than" in done.err
+    assert frames(server) == {}
+
+
+def test_a_pipe_cannot_be_read_twice_and_is_refused_in_one_sentence(server: Running, token: Path) -> None:
+    ran = subprocess.run(
+        [LAKEHEAD, "send", "/dev/stdin", "--to", url_of(server), "--agent", AGENT, "--token-file", token],
+        input='{"time": 1, "metric": "up", "value": 1}\n',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.count("\n") == 1
+    assert "Write it to a file first" in ran.stderr
 
 
 def test_a_file_that_changes_meanwhile_is_not_sent_as_something_else(
