@@ -83,7 +83,7 @@ class NdjsonFile:
         records: list[PlainRecord] = []
         lines: list[int] = []
         digest = b""
-        for number, line in enumerate(iter(lambda: self.file.readline(MAX_LINE_BYTES + 1), b""), 1):
+        for number, line in enumerate(iter(self._line, b""), 1):
             if len(line) > MAX_LINE_BYTES:
                 raise BadLine(self.name, number, f"It has more than {MAX_LINE_BYTES:,} bytes.")
             hashed.update(line)
@@ -97,6 +97,13 @@ class NdjsonFile:
                 records, lines = [], []
         if records:
             yield self._batch(records, lines), digest
+
+    def _line(self) -> bytes:
+        """The next line, or the beginning of one that is too long; empty at the end."""
+        try:
+            return self.file.readline(MAX_LINE_BYTES + 1)
+        except OSError as error:
+            raise Misconfigured(f"{self.name} cannot be read ({error.strerror}).") from None
 
     def _decoded(self, number: int, line: bytes) -> PlainRecord:
         if line.startswith(BOM_UTF8):

@@ -99,7 +99,7 @@ async def _send_all(records: "NdjsonFile", checked: "CheckedFile", gateway: "Gat
                 receipt = await gateway.send(batch)
                 duplicates += receipt.duplicate
                 progress.accepted(batch.num_rows)
-        except NotSent:
+        except (NotSent, asyncio.CancelledError):  # the latter by Ctrl-C
             progress.tell()
             raise
     return duplicates

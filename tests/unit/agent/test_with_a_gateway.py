@@ -22,11 +22,12 @@ from lakehead.buffer.errors import InvalidCall
 from lakehead.clock import SystemClock
 from lakehead.gateway import ingest_app
 from lakehead.gateway.error_codes import ErrorCode
-from lakehead.gateway.settings import IngestSettings
+from lakehead.gateway.settings import IngestSettings, ListenerSettings, TlsSettings
 from lakehead.retry import TimedBackoff
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import decode_frame
+from tests.servers.certificates import Authority
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import APPLIED, DOWN, submitted, void_of
 from tests.unit.agent.real_gateway import gateway_in_a_thread, url_of
@@ -144,6 +145,33 @@ async def test_a_gateway_that_is_not_there_is_unavailable() -> None:
     async with lakehead.Gateway(gone, token=TOKEN, agent_id=AGENT, settings=settings) as gateway:
         with pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1"):
             await gateway.send(RECORDS)
+
+
+@async_test
+async def test_a_certificate_of_nobody_we_trust_or_for_another_name_gets_no_token(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("tls")
+    ours, other = Authority.make(folder, "ours"), Authority.make(folder, "other")
+    cert, key = ours.sign("server", "IP:127.0.0.1")
+    retry = TimedBackoff(seconds=0.05, first_seconds=0.01)
+    tls = TlsSettings(cert_file=str(cert), key_file=str(key))
+    async with running(listener=ListenerSettings(tls=tls)) as server:
+        url = f"https://127.0.0.1:{server.server.ingest_port}"
+        for place, ca_file, is_trusted in (
+            (url, str(ours.ca), True),
+            (url, str(other.ca), False),
+            (url, None, False),
+            (url.replace("127.0.0.1", "localhost"), str(ours.ca), False),
+        ):
+            settings = SendSettings(ca_file=ca_file, retry=retry)
+            async with lakehead.Gateway(place, token=TOKEN, agent_id=AGENT, settings=settings) as gateway:
+                if is_trusted:
+                    assert not (await gateway.send(RECORDS)).duplicate
+                else:
+                    with pytest.raises(GatewayUnavailable, match="certificate verify failed"):
+                        await gateway.send(RECORDS)
+        assert server.gateway.metric("accepted_total") == 1
 
 
 def test_client_and_gateway_agree_on_the_route_and_on_what_is_refused() -> None:

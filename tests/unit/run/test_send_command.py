@@ -1,6 +1,8 @@
 """`lakehead send`: a file of JSON lines reaches a gateway once, or the line that is wrong is named."""
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -154,6 +156,34 @@ def test_a_pipe_cannot_be_read_twice_and_is_refused_in_one_sentence(server: Runn
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.count("\n") == 1
     assert "Write it to a file first" in ran.stderr
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_one_sentence(lakehead: Lakehead, token: Path) -> None:
+    done = lakehead("send", "/proc/self/mem", "--to", "http://127.0.0.1:9", "--agent", AGENT, "--token-file", token)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "lakehead: /proc/self/mem cannot be read (Input/output error).\n"
+
+
+def test_ctrl_c_tells_how_far_it_came(tmp_path: Path) -> None:
+    file = written(tmp_path / "samples.ndjson")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = subprocess.Popen(
+            [LAKEHEAD, "send", file, "--to", f"http://127.0.0.1:{silent.getsockname()[1]}", "--agent", AGENT],
+            env={"LAKEHEAD_TOKEN": TOKEN},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out) == (130, "")
+    assert err == "0 of 25 records accepted (0 %)\n"
 
 
 def test_a_file_that_changes_meanwhile_is_not_sent_as_something_else(
