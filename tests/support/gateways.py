@@ -59,15 +59,17 @@ class GatewayAuthority:
         """`config` is that of its gateways."""
         self.folder = folder
         self.env, self.url = aws(seaweed), f"s3://{BUCKET}/{uuid4().hex}"
-        self.config = gateway_config(folder, self.url, **config)
         self._settings = seaweed.settings()
-        made = lakehead_command("gateway", "init", self.config, env=self.env)
-        assert made.returncode == 0, made.stderr
-        self.token = self.add_token("--agent", "agent")
+        self.config = gateway_config(folder, self.url)  # commands have the time that they need
+        self._command("init", self.config)
+        self.token = self._command("token", "add", self.config, "--agent", "agent")
+        self.config = gateway_config(folder, self.url, **config)
 
-    def add_token(self, *options: str) -> str:
-        """A new token, as `lakehead gateway token add` gives it."""
-        return lakehead_command("gateway", "token", "add", self.config, *options, env=self.env).stdout.strip()
+    def _command(self, *words: str | Path) -> str:
+        """What `lakehead gateway` with these words prints."""
+        done = lakehead_command("gateway", *words, env=self.env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def gateway(
         self, name: str, *, endpoint: str | None = None, before: Callable[[], None] | None = None
