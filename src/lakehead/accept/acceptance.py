@@ -123,12 +123,20 @@ class Acceptor:
         # Both have the same content whoever creates them, so it does not matter who does. Both have ended when this
         # ends, also if one fails: whoever bounds the memory of submissions can rely on it.
         failures = await asyncio.gather(
-            _failure(self.store.create(entry.raw_blob_key, submission.body)),
-            _failure(self.store.create(entry.key_in(hour), entry.encode())),
+            _failure(self._ensure(entry.raw_blob_key, submission.body)),
+            _failure(self._ensure(entry.key_in(hour), entry.encode())),
         )
         for failure in failures:
             if failure is not None:
                 raise failure
+
+    async def _ensure(self, key: str, body: bytes) -> None:
+        """Store an object unless it is there. After a write in doubt it is enough that it is, whoever stored it."""
+        try:
+            await self.store.create(key, body)
+        except OutcomeUnknown:
+            if await self.store.head(key) is None:
+                raise
 
     def _manifest(self, submission: Submission) -> IdentityManifest:
         identity = submission.identity

@@ -214,6 +214,18 @@ async def test_a_gateway_whose_manifests_could_not_be_read_accepts_nothing() -> 
     assert isinstance(await acceptor(store).accept(submitted()), Accepted)
 
 
+@pytest.mark.parametrize("folder", [BLOBS, BY_TIME])
+@pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED])
+@async_test
+async def test_a_write_in_doubt_does_no_harm_if_the_blob_and_its_entry_are_there(folder: str, fault: str) -> None:
+    """As at each retry of an upload whose answer was lost: both were stored by the first attempt."""
+    store = ScriptedStore()
+    await acceptor(store).accept(submitted())
+    store.next(folder, fault)
+
+    assert isinstance(await acceptor(store).accept(submitted()), Duplicate)
+
+
 @async_test
 async def test_an_upload_that_fails_has_ended_in_all_its_parts() -> None:
     store, begun, go_on, ended = ScriptedStore(), asyncio.Event(), asyncio.Event(), asyncio.Event()
