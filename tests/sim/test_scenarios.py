@@ -33,6 +33,7 @@ the simulator: with 2,000 they would take half of the time that `make test` has 
 
 RARE = {
     "landing_blind_pointer": (12_838, 34_249),
+    "acceptance_doubt_taken_for_duplicate": (342,),
     "landing_plan_ignores_pointer": (467,),
     "landing_rebuild_without_ledger": (694, 878),
 }
