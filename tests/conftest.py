@@ -1,6 +1,7 @@
 """Which tests a run leaves out, what they share, and fixtures that more than one kind of them needs."""
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,12 @@ pytest_plugins = ["tests.support.cost_report", "tests.support.hypothesis_profile
 
 NEEDS_SPARK = ("tests/chaos/", "tests/integration/", "tests/unit/test_docs.py::test_a_snippet")
 """Whoever runs none of these needs no Java and no network: `make check` does not."""
+
+
+def pytest_configure() -> None:
+    # Whatever a shell starts in the background ignores Ctrl-C, and so do its children: tests send it all the same.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

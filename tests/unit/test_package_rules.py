@@ -132,6 +132,7 @@ def test_every_package_that_must_not_start_a_jvm_is_in_the_contract_as_soon_as_i
     assert set(contract["source_modules"]) == {f"lakehead.{package}" for package in packages & WITHOUT_A_JVM}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "line", "broken"),
     [

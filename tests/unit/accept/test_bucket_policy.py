@@ -101,6 +101,7 @@ OBJECT_OPERATIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict_blobs", [False, True])
 @pytest.mark.parametrize("prefix", ["", "metrics/prod"])
 def test_every_role_may_do_what_the_table_says_and_nothing_else(prefix: str, *, strict_blobs: bool) -> None:

@@ -66,6 +66,7 @@ async def test_a_hand_made_queue_of_the_specification_is_read(queue: QueueFixtur
     assert {first, second} <= set(await queue.keys()), "what no ingestor of the queue stored is never deleted"
 
 
+@pytest.mark.slow
 @virtual_time(seeds=1)
 async def test_hours_without_a_collector_hold_nobody_up(queue: QueueFixture) -> None:
     async with queue.ingestor() as ingestor:

@@ -135,6 +135,7 @@ def first_two(collector: Collector) -> list[CollectedBatch]:
     return [CollectedBatch([], claim.location, claim.epoch, 0, reader.consumer.id, 1, claim) for claim in held]
 
 
+@pytest.mark.slow
 @virtual_time(seeds=1)
 async def test_manifests_stay_bounded_while_a_collector_keeps_up(queue: QueueFixture) -> None:
     async with (

@@ -221,6 +221,7 @@ async def test_a_lone_ingestor_reads_the_manifest_once(queue: QueueFixture) -> N
     assert queue.store.count(writes(PAIR.producer)) == 6
 
 
+@pytest.mark.slow
 @virtual_time(seeds=1)
 async def test_ingestors_that_meet_all_the_time_share_the_manifest_fairly(queue: QueueFixture) -> None:
     ingestors = [queue.ingestor() for _ in range(8)]

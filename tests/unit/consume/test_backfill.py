@@ -137,6 +137,7 @@ class NoDeadLetters:
     async def close_landed(self, table: str, units: Collection[str]) -> None: ...
 
 
+@pytest.mark.slow
 @async_test
 async def test_every_file_of_a_long_listing_lands_once_and_little_is_held_at_any_time() -> None:
     queue = FileListQueue.of_store(KeyStore(KEYS), "s3://bucket/in", SystemClock())

@@ -97,6 +97,7 @@ def test_other_compression_is_refused_by_its_name(body: bytes, name: str) -> Non
         plain(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
 def test_a_small_object_that_grows_huge_is_read_piece_by_piece(compress: object) -> None:
     assert callable(compress)

@@ -325,6 +325,7 @@ def test_memory_is_bounded_by_what_messages_hold_and_not_by_their_number_alone(
 # --- services that do not answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "silent",
     [

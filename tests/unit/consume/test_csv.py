@@ -210,6 +210,7 @@ def taken_apart(text: bytes, width: int, *, size: int) -> Any:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(300, soak=3_000), deadline=None)
 @given(characters.map(str.encode), st.integers(1, 3), st.integers(1, 50))
 @example(b'a"b,c"d\n', 2, 50)
@@ -236,6 +237,7 @@ def test_both_ways_to_read_csv_give_the_same_records_wherever_blocks_are_cut(
 fields = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(100, soak=3_000), deadline=None)
 @given(st.lists(st.tuples(fields, fields), min_size=1, max_size=5))
 def test_what_python_writes_is_read_back(rows: list[tuple[str, str]]) -> None:

@@ -21,6 +21,7 @@ from tests.support.async_tests import run_bounded
 SLOW = 0.4
 
 
+@pytest.mark.slow
 def test_a_state_that_is_slow_does_not_stop_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same loop keeps messages invisible, of all pipelines of the process."""
     clock = SystemClock()

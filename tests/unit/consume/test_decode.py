@@ -13,6 +13,7 @@ def test_every_format_has_a_decoder() -> None:
     assert set(DECODERS) == set(FormatName)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # a process of its own, on a machine that may be busy
 def test_tasks_load_neither_spark_nor_a_catalog_nor_pandas() -> None:
     """Rows that are read one by one, as those of small objects, let PyArrow load pandas: once for each worker."""

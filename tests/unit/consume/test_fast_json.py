@@ -190,6 +190,7 @@ def read(text: bytes, columns: pa.Schema, *, fast: bool, bad_rows: bool) -> str:
 COLUMNS = pa.schema(list(KINDS.items()))
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(250, soak=3_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(objects(1_000), objects(30), objects(4)), st.booleans())
 @example('{"d":9007199254740993}\n', False)  # noqa: FBT003 - whether bad rows are rescued
@@ -219,6 +220,7 @@ def test_arrows_reader_is_used_for_values_that_fit(name: str) -> None:
     assert FastJson(pa.schema([(name, KINDS[name])])).read(lines.encode()) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ['{"k%d":1}', '{"q":{"k%d":1}}', '{"o":{"k%d":1}}', '{"q":[{"k%d":1}]}'])
 def test_keys_like_ids_take_no_more_memory_than_other_keys(line: str) -> None:
     text = "".join(line % number + "\n" for number in range(30_000)).encode()

@@ -93,6 +93,7 @@ def test_a_listing_goes_on_after_an_outage_where_it_was() -> None:
     world.loop.simulate(test())
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_list() -> None:
     world = World(1)
     files = effort(20_000, soak=500_000)

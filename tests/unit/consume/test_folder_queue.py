@@ -284,6 +284,7 @@ def test_an_outage_in_the_middle_of_a_pass_loses_nothing() -> None:
     setup.run(test())
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_folder() -> None:
     world = World(1)
     files = effort(20_000, soak=200_000)

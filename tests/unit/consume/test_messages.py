@@ -392,6 +392,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(value[key])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from(SHAPES), st.sampled_from(MessageFormat))
 def test_any_value_in_any_field_is_understood_or_not_and_nothing_else(

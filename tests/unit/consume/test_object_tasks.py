@@ -104,6 +104,7 @@ def test_a_large_object_has_files_of_its_own(tmp_path: Path, monkeypatch: pytest
     assert len({file.path for file in (*report.files, *report.own_files[Unit("large")])}) == 2
 
 
+@pytest.mark.slow
 def test_a_large_object_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_tasks, "HELD_BYTES", 1_000)
     monkeypatch.setattr("lakehead.consume.decode.rows.BATCH_BYTES", 1_000)

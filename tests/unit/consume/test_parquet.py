@@ -247,6 +247,7 @@ def test_a_row_group_is_read_in_batches() -> None:
     assert len(rows) == 30_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "rows"),
     [

@@ -167,6 +167,7 @@ def written(draw: st.DrawFn) -> tuple[pa.Array, pa.DataType]:
     return pa.array(values, kind), draw(like(kind).filter(lambda found: "string" not in str(found)))
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(250, soak=5_000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(written())
 def test_a_value_is_in_its_column_as_it_was_written_or_rescued(given: tuple[pa.Array, pa.DataType]) -> None:
@@ -182,6 +183,7 @@ def test_a_value_is_in_its_column_as_it_was_written_or_rescued(given: tuple[pa.A
             assert same(before, stored)
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(100, soak=3_000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(written())
 def test_the_type_that_a_column_gets_holds_all_of_its_values(given: tuple[pa.Array, pa.DataType]) -> None:

@@ -145,6 +145,7 @@ class Local:
         return min(map(self.at, instants_from(since)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 600, 5400])
 @pytest.mark.parametrize("kind", [Kind.TIMESTAMP, Kind.DATE])
 @pytest.mark.parametrize(("zone", "first"), TURNS.values(), ids=TURNS)

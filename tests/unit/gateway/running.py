@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import pytest
+import uvicorn.server
 
 from lakehead.clock import SystemClock
 from lakehead.gateway.ingest_app import PATH
@@ -83,6 +86,17 @@ def upload(body: bytes, *lines: str, token: str = TOKEN) -> bytes:
     return head(f"Content-Length: {len(body)}", *lines, token=token) + body
 
 
+class QuickSleeps:
+    """asyncio, but that each sleep takes a fiftieth. uvicorn looks every tenth of a second whether it shall stop, which
+    is four times as long as a test of a gateway takes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 50)
+
+
 @asynccontextmanager
 async def running(
     gateway: Gateway | None = None,
@@ -103,7 +117,9 @@ async def running(
         ),
     )
     try:
-        async with server:
-            yield Running(gateway, server)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(uvicorn.server, "asyncio", QuickSleeps())
+            async with server:
+                yield Running(gateway, server)
     finally:
         gateway.uploads.close()

@@ -57,6 +57,7 @@ def test_the_ingest_listener_answers_as_documented(name: str) -> None:
     check(INGEST[name], AUTH, {"Authorization": "Bearer wrong"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 def test_the_private_listener_answers_as_documented(name: str) -> None:
     check(PRIVATE[name], as_role("operator"), as_role("viewer"), {})

@@ -332,6 +332,7 @@ async def test_side_effects_end_after_the_last_upload_and_before_the_private_lis
     assert seen == ["10 s, private listener 200"]
 
 
+@pytest.mark.slow
 @async_test
 async def test_what_takes_too_long_to_stop_is_told_to_come_again() -> None:
     async with running(stop_seconds=1) as at:

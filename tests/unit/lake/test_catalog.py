@@ -16,6 +16,7 @@ from tests.support.effort import effort
 AT_ONCE, NEW_CATALOGS = 4, effort(10, soak=20)
 
 
+@pytest.mark.slow
 def test_tables_that_are_loaded_at_once_into_a_new_lakehouse_all_reach_its_catalog(tmp_path: Path) -> None:
     def load(folder: Path, number: int, begin: threading.Barrier) -> None:
         catalog = open_catalog("lake", embedded_catalog(folder))

@@ -121,6 +121,7 @@ OVERWRITTEN: list[tuple[IcebergType, str, list[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "transform", "values"), OVERWRITTEN, ids=str)
 def test_the_partitions_that_new_rows_are_in_lose_what_they_held_and_the_others_keep_it(
     catalog: Catalog, kind: IcebergType, transform: str, values: list[Any]

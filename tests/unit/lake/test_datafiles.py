@@ -421,6 +421,7 @@ def test_rows_that_do_not_fit_are_refused_before_a_file_is_begun(tmp_path: Path)
 partitions = st.lists(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-50, 50)), max_size=20), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(50, soak=500))
 @given(
     batches=partitions,

@@ -233,6 +233,7 @@ async def test_a_landing_of_more_units_than_one_transaction_takes_is_restored_in
     assert state.shards.counts(TABLE) == {ShardState.COMPLETED: 5_001}
 
 
+@pytest.mark.slow
 @async_test
 async def test_memory_does_not_grow_with_the_ledger(landed: LandedUnits) -> None:
     recorded = 0

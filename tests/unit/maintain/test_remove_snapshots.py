@@ -162,6 +162,7 @@ def check_removal(table: IcebergTable, random: Random, files: SnapshotFiles) -> 
         table.load().scan(snapshot_id=snapshot).to_arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_after_any_history_exactly_the_files_go_that_no_other_snapshot_needs(table: IcebergTable, seed: int) -> None:
     random, files = Random(seed), SnapshotFiles()

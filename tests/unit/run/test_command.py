@@ -76,6 +76,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_missing_java_is_one_sentence_with_what_to_install_and_the_store_is_checked_all_the_same(
     tmp_path: Path,
 ) -> None:

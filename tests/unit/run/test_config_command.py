@@ -55,6 +55,7 @@ def test_a_configuration_that_is_right_is_ok_and_its_secrets_need_not_be_there(l
     assert done.out == "ok: 2 tables (1 full, 1 scd1), 1 source, 1 sink\n"
 
 
+@pytest.mark.slow
 def test_a_configuration_is_checked_without_a_jvm() -> None:
     done = without_spark("check", EXAMPLES / "shop.json")
 
@@ -62,6 +63,7 @@ def test_a_configuration_is_checked_without_a_jvm() -> None:
     assert done.stdout.startswith("ok: 2 tables")
 
 
+@pytest.mark.slow
 def test_three_problems_are_three_lines_and_exit_code_2_without_a_jvm(tmp_path: Path) -> None:
     problems = {("runtime", "raw_root"): None, ("tables", 0, "mode"): "fulll", ("tables", 1, "primary_keys"): None}
     path = written(tmp_path, changed(problems))
@@ -85,6 +87,7 @@ def test_a_file_that_is_not_there_is_one_sentence(lakehead: Lakehead, tmp_path: 
     assert done.err == f"lakehead: The configuration {tmp_path}/none.json cannot be read: No such file or directory.\n"
 
 
+@pytest.mark.slow
 def test_the_schema_is_printed_without_a_jvm() -> None:
     done = without_spark("schema")
 

@@ -145,6 +145,7 @@ def test_a_file_that_a_listing_named_is_only_tried_again(pipelines: Pipelines, l
         }
 
 
+@pytest.mark.slow
 def test_no_jvm_is_started(pipelines: Pipelines) -> None:
     pipelines.create("raw.uploads")
 

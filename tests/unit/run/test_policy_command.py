@@ -75,6 +75,7 @@ def test_what_is_wrong_is_one_sentence(lakehead: Lakehead, words: tuple[str, ...
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_command_as_people_start_it_prints_nothing_but_json() -> None:
     done = subprocess.run(
         [LAKEHEAD, "policy", "print", "--bucket", "lake", "--role", f"gc={GC}"],

@@ -205,6 +205,7 @@ def test_help_has_an_example_that_can_be_typed(lake: Lake, command: str, monkeyp
     assert "Usage" not in done.err
 
 
+@pytest.mark.slow
 def test_the_command_itself_runs_without_a_jvm_and_without_spark(lake: Lake) -> None:
     lake.ingest("value")
     code = (

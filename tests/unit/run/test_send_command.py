@@ -277,6 +277,7 @@ def test_progress_is_told_every_few_seconds() -> None:
     assert told == ["3,000 of 4,000 records accepted (75 %)"]
 
 
+@pytest.mark.slow
 def test_the_command_as_people_start_it_takes_its_token_from_the_environment(server: Running, tmp_path: Path) -> None:
     file = written(tmp_path / "samples.ndjson")
     done = subprocess.run(

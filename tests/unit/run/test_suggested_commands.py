@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ _COMMAND = re.compile(r"lakehead (?:[a-z][a-z-]*)(?: +[^\s`;,|]+)*")
 
 def texts(file: Path) -> Iterator[str]:
     """The lines of a module's texts, of docstrings only their examples. What a text puts in is a value."""
-    tree = ast.parse(file.read_text())
-    inner = {id(each) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for each in ast.walk(node)}
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    source = file.read_text()
+    if "lakehead " not in source:
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    inner = {id(each) for node in nodes if isinstance(node, ast.JoinedStr) for each in ast.walk(node)}
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield from "".join(map(text_of, node.values)).splitlines()
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
@@ -43,9 +47,10 @@ def text_of(part: ast.expr) -> str:
     return CONFIG_OPTION if isinstance(named, ast.Name) and named.id == "CONFIG_OPTION" else VALUE
 
 
-def names() -> set[str]:
+@cache
+def names() -> frozenset[str]:
     """What may follow `lakehead`."""
-    return set(get_command(app).commands)  # type: ignore[attr-defined] # it is a group
+    return frozenset(get_command(app).commands)  # type: ignore[attr-defined] # it is a group
 
 
 def suggested_by(text: str) -> Iterator[str]:

@@ -125,6 +125,7 @@ def test_the_configured_dialect_counts_where_the_urls_of_two_begin_alike(
     assert parse_source_url("jdbc:other:x").dialect == "jdbc"
 
 
+@pytest.mark.slow
 def test_only_the_modules_of_a_dialect_and_the_registry_know_it() -> None:
     found = []
     for name in DIALECTS.names:

@@ -68,6 +68,7 @@ def test_a_jdbc_url_is_shown_without_its_settings_however_it_is_spelled(scheme: 
     assert str(settings) == f"{scheme}:sqlserver://db"
 
 
+@pytest.mark.slow
 def test_the_dialects_load_neither_spark_nor_iceberg_nor_arrow_nor_a_driver() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import lakehead.source.dialects, sys; print(*sorted(sys.modules))"],
@@ -82,6 +83,7 @@ def test_the_dialects_load_neither_spark_nor_iceberg_nor_arrow_nor_a_driver() ->
     )
 
 
+@pytest.mark.slow
 def test_a_missing_driver_is_one_sentence() -> None:
     told = subprocess.run(
         [

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lakehead.spark.shipping import pack
 
 
+@pytest.mark.slow
 def test_another_python_imports_lakehead_from_the_zip(tmp_path: Path) -> None:
     packed = pack(tmp_path)
 

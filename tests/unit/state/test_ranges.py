@@ -45,6 +45,7 @@ def test_merged_spans_are_the_fewest_that_hold_the_same_numbers(spans: list[tupl
     assert merged(spans) == fewest(held(spans))
 
 
+@pytest.mark.slow
 @given(st.lists(landing_parts, max_size=6))
 def test_what_is_stored_after_each_settle_is_the_set_of_all_that_landed(
     state: State, chain: list[tuple[Numbered, ...]]

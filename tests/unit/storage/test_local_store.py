@@ -76,6 +76,7 @@ def test_the_empty_key_is_no_object(call: str, root: Path, store: LocalStore) ->
     assert not root.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [

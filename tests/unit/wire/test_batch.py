@@ -156,6 +156,7 @@ def bomb() -> bytes:
     return zstandard.ZstdCompressor(level=19).compress(bytes(1 << 30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [8, 1 << 30])
 def test_a_zip_bomb_is_refused_before_it_goes_off(bomb: bytes, told: int) -> None:
     body = sealed(head(flags=1, count=1, length=told) + bomb)
@@ -221,6 +222,7 @@ def test_whatever_bytes_there_are_the_answer_is_entries_or_unreadable(body: byte
             continue
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(), lambda deeper: st.lists(deeper) | st.dictionaries(st.text(), deeper)

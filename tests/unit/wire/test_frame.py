@@ -385,6 +385,7 @@ def decoded_or_refused(body: bytes) -> Frame | None:
         return None
 
 
+@pytest.mark.slow
 def test_no_mutated_frame_crashes_the_interpreter() -> None:
     count, every = effort((300, 4), soak=(5_000, 1))
 

@@ -312,6 +312,7 @@ os.write(2, b"after\\n")
 """
 
 
+@pytest.mark.slow
 def test_more_than_a_pipe_holds_is_shown_to_the_last_line() -> None:
     seen = Terminal(100)
     with on_a_terminal(FLOOD) as (process, terminal):
@@ -352,6 +353,7 @@ print(json.dumps([name for name in ("pyspark", "py4j", "pyiceberg", "pyarrow") i
 """
 
 
+@pytest.mark.slow
 def test_nobody_who_listens_loads_spark_or_iceberg() -> None:
     ran = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
 
