@@ -1,4 +1,4 @@
-"""How Hypothesis chooses examples: the same ones in each `make test`, few in `make check`, new and more in `make soak`."""
+"""How Hypothesis chooses examples: the same in each `make test`, few in `make check`, new and more in `make soak`."""
 
 from hypothesis import HealthCheck, settings
 

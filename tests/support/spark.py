@@ -56,7 +56,8 @@ def make_quick_starts() -> None:
     prepare()
     settings = spark_settings()
     java = find_java(settings)
-    archive_for(settings, java, jars_for(settings, java, say=silent), say=silent)
+    if archive_for(settings, java, jars_for(settings, java, say=silent), say=silent) is None:
+        print("No archive of classes could be made: each JVM takes some seconds longer to start.", file=sys.stderr)
 
 
 def shared_session(settings: SparkSettings) -> SparkSession:

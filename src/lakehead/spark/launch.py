@@ -160,11 +160,14 @@ def death_of(gateway: JavaGateway | None, *, within: float = 0.0) -> SparkDied |
     return SparkDied(f"Spark died: its JVM {how}. {advice}. What had landed stays; run it again to go on.")
 
 
-def end_jvm(gateway: JavaGateway) -> None:
-    """End the JVM of a gateway, and wait for it, so that everything it writes at exit is written."""
+def end_jvm(gateway: JavaGateway, *, within: float = EXIT_SECONDS) -> None:
+    """End the JVM of a gateway, and wait for it, so that everything it writes at exit is written.
+
+    It is killed if that takes longer than `within` seconds.
+    """
     with suppress(Py4JError, OSError):  # it may have ended by itself
         gateway.shutdown()
-    _end(gateway.proc)
+    _end(gateway.proc, within=within)
 
 
 def forget_jvm() -> None:
@@ -205,10 +208,10 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return not record.pathname.startswith(PY4J)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", *, within: float = EXIT_SECONDS) -> None:
     if process.stdin is not None:
         process.stdin.close()
-    if not _has_ended(process, within=EXIT_SECONDS):
+    if not _has_ended(process, within=within):
         process.kill()
         process.wait()
 

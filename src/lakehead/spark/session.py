@@ -17,7 +17,7 @@ from lakehead.spark.archive import archive_for, discard
 from lakehead.spark.conf import launch_conf, session_conf
 from lakehead.spark.jars import Say, jars_for
 from lakehead.spark.java import Java, find_java
-from lakehead.spark.launch import DEATH_SECONDS, Jvm, NotStarted, death_of, end_jvm, forget_jvm
+from lakehead.spark.launch import DEATH_SECONDS, EXIT_SECONDS, Jvm, NotStarted, death_of, end_jvm, forget_jvm
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
 from lakehead.spark.shipping import pack
@@ -51,15 +51,18 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
         return session
 
 
-def stop_session(session: SparkSession) -> None:
-    """End the session and its JVM, and wait for both. Afterwards this process may build another."""
+def stop_session(session: SparkSession, *, within: float = EXIT_SECONDS) -> None:
+    """End the session and its JVM, and wait for both. Afterwards this process may build another.
+
+    A JVM that takes longer than `within` seconds to end is killed.
+    """
     gateway = session.sparkContext._gateway  # noqa: SLF001 - PySpark never ends it itself
     if death_of(gateway) is None:
         session.stop()
     else:
         _forget_session(session)
     if gateway is not None:
-        end_jvm(gateway)
+        end_jvm(gateway, within=within)
     forget_jvm()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakehead.spark.archive import record
+from lakehead.spark.archive import TRAINING_SECONDS, record
 from lakehead.spark.conf import JAVA_OPTIONS, session_conf
 from lakehead.spark.java import find_java
 from lakehead.spark.session import start, stop_session
@@ -47,7 +47,7 @@ def main(java_home: str, archive: str, folder: str, *jars: str) -> None:
     try:
         train(session)
     finally:
-        stop_session(session)
+        stop_session(session, within=TRAINING_SECONDS)  # it writes the archive now, which takes long on a busy machine
 
 
 if __name__ == "__main__":

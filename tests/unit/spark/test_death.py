@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from lakehead.spark.launch import death_of
+from lakehead.spark.launch import death_of, end_jvm
 
 
 def gateway_of(process: object) -> Any:
@@ -41,3 +42,16 @@ def test_its_exit_code_or_signal_is_told_and_what_to_do(last: str, said: str, ad
     assert death is not None
     assert str(death).startswith(f"Spark died: its JVM {said}. ")
     assert advice in str(death)
+
+
+AT_ITS_END = "import sys; sys.stdin.read(); open(sys.argv[1], 'w').close()"
+
+
+@pytest.mark.parametrize(("within", "code"), [(60, 0), (0, -9)])
+def test_it_has_as_long_to_write_at_its_end_as_it_is_given(tmp_path: Path, within: float, code: int) -> None:
+    written = tmp_path / "archive"
+    with subprocess.Popen([sys.executable, "-c", AT_ITS_END, str(written)], stdin=subprocess.PIPE) as process:
+        end_jvm(SimpleNamespace(proc=process, shutdown=lambda: None), within=within)
+
+        assert process.returncode == code
+    assert written.exists() == (code == 0)
