@@ -294,6 +294,7 @@ def test_every_fault_happens_and_leaves_what_its_name_says(fault: Fault) -> None
     assert simulate(scenario, 1).failure is None
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_failing_seed_and_the_command_that_replays_it() -> None:
     hunted = subprocess.run(
         [sys.executable, "-m", "tests.sim", "--scenario", "check_then_put_store", "--seeds", "1000"],

@@ -173,6 +173,7 @@ async def test_bytes_read_ahead_are_limited_for_all_partitions_together(queue: Q
         assert len(got) == 79
 
 
+@pytest.mark.slow
 @virtual_time
 async def test_nothing_is_said_only_after_every_partition_was_looked_at_in_this_call(queue: QueueFixture) -> None:
     await fill_partition(queue, 0, partitions=32)

@@ -66,6 +66,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(120, soak=3_000), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), json_values), max_size=4))
 def test_what_was_proposed_holds_everything_when_the_object_is_read_again(rows: list[dict[str, Any]]) -> None:

@@ -1,8 +1,9 @@
 """A gateway over a store in memory, and tokens, boots and conflicts that a test sets as it likes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import httpx
 from fastapi import FastAPI
@@ -232,7 +233,7 @@ class Gateway:
             store=self.store, ids=RandomIds(), clock=self.clock, settings=ReadinessSettings(check_seconds=60.0)
         )
         self.ingest = ingest_app(self.uploads)
-        self.private = private_app(
+        self._private: Callable[[], FastAPI] = lambda: private_app(
             PrivateListener(
                 tokens=self.tokens,
                 conflicts=self.conflicts,
@@ -243,6 +244,11 @@ class Gateway:
                 ingest=self.ingest,
             )
         )
+
+    @cached_property
+    def private(self) -> FastAPI:
+        """The private application, made when it is first asked for: that takes longer than most tests."""
+        return self._private()
 
     async def post(self, body: bytes = FRAME, **headers: str) -> httpx.Response:
         """Upload with the agent's token, unless other headers say otherwise; `_` in a name stands for `-`."""

@@ -130,6 +130,7 @@ MODULE = """
 """
 
 
+@pytest.mark.slow
 def test_another_process_another_folder_and_other_lines_make_no_other_hash(tmp_path: Path) -> None:
     found = []
     for folder, blank, value in (("here", "", "x"), ("there/further", "pass", "y")):

@@ -105,6 +105,7 @@ def test_a_hundred_tables_at_once_fit_and_the_totals_are_seen() -> None:
     assert all(len(line) <= 60 for line in drawn(run, status, width=60))
 
 
+@pytest.mark.slow
 def test_what_has_ended_scrolls_by_and_the_bars_leave_nothing_behind(run: FakeRun) -> None:
     display = Display(run)
     with display.shown:
@@ -252,6 +253,7 @@ def read(terminal: int, seen: Terminal, until: Callable[[list[str]], bool]) -> N
             return
 
 
+@pytest.mark.slow
 def test_what_others_print_on_the_terminal_stands_whole_above_the_bars() -> None:
     seen = Terminal(100)
     with on_a_terminal(CHILD) as (process, terminal):
@@ -283,6 +285,7 @@ def test_what_others_print_on_the_terminal_stands_whole_above_the_bars() -> None
     assert after[len(above) :] == ["no line break", "['MainThread']", "after"]
 
 
+@pytest.mark.slow
 def test_only_what_goes_to_the_terminal_is_overheard(tmp_path: Path) -> None:
     seen = Terminal(100)
     with (tmp_path / "out").open("w") as out, on_a_terminal(CHILD, stdout=out.fileno()) as (process, terminal):
@@ -334,6 +337,7 @@ os.write(2, b"after\\n")
 """
 
 
+@pytest.mark.slow
 def test_a_line_whose_colours_cannot_be_read_is_shown_without_them() -> None:
     seen = Terminal(100)
     with on_a_terminal(NO_COLOUR) as (process, terminal):
