@@ -33,6 +33,7 @@ $(READY): requirements-dev.txt pyproject.toml | $(BIN)/pip
 	@touch $@ $(RUNNABLE)
 
 JOBS   ?= 2
+CORES  := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/pytest -q -n $(JOBS)
 test: $(READY) ## Everything: format, lint, types, import contracts, all tests (JOBS=n processes)
 	@$(MAKE) --no-print-directory -j 2 jars lint types contracts  # the first waits for the network, the others do not
@@ -41,7 +42,7 @@ test: $(READY) ## Everything: format, lint, types, import contracts, all tests (
 # Unit tests wait for disks only where that is what they are about: their folders are in memory, if the system has that.
 check: lint types contracts ## The fast part: the same checks, quick unit tests and 60 seeds of every scenario
 	PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) \
-	  $(PYTEST) tests/unit tests/sim --sim-seeds 60 --hypothesis-profile check -m "not slow"
+	  $(BIN)/pytest -q -n $(CORES) tests/unit tests/sim --sim-seeds 60 --hypothesis-profile check -m "not slow"
 
 HOURS ?= 1
 soak: $(READY) ## Everything at full length, then new seeds and kills until HOURS=1 are over (8 for a night)

@@ -14,7 +14,7 @@ from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.support.async_tests import async_test
 from tests.support.effort import effort
-from tests.support.state_tools import FIRST, HOUR, MINUTE, HandClock, landing
+from tests.support.state_tools import FIRST, HOUR, MINUTE, PATIENT, HandClock, landing
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -261,7 +261,10 @@ def test_of_two_pipelines_that_acquire_at_once_at_most_one_owns(state_url: str, 
     @async_test
     async def test() -> None:
         ids = RandomIds()
-        with open_state(state_url, clock, ids) as one, open_state(state_url, clock, ids) as two:
+        with (
+            open_state(state_url, clock, ids, settings=PATIENT) as one,
+            open_state(state_url, clock, ids, settings=PATIENT) as two,
+        ):
             dead, left, right = (
                 QueueSharedState(state, token, SETTINGS)
                 for state, token in ((one, "dead"), (one, "us"), (two, "other"))

@@ -20,7 +20,7 @@ from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.schema import leases, pointers
 from lakehead.state.state import State
 from tests.support.costs import Mechanism, add
-from tests.support.state_tools import FIRST, HOUR, NOON, SECOND, Child, HandClock, children, landing
+from tests.support.state_tools import FIRST, HOUR, NOON, PATIENT, SECOND, Child, HandClock, children, landing
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -210,7 +210,7 @@ def test_what_a_killed_process_had_not_flushed_is_telemetry_and_nothing_else(
     os.kill(told["process"], signal.SIGKILL)
     add(Mechanism.KILLS)
 
-    with open_state(state_url, SystemClock(), RandomIds()) as state:
+    with open_state(state_url, SystemClock(), RandomIds(), settings=PATIENT) as state:
         assert state.history.events(table=table) == []
         assert state.progress.watermark(table) is not None
         assert state.slices.load(table) is not None

@@ -32,7 +32,7 @@ from lakehead.state.state import State
 from tests.servers.mariadb import MariaDB
 from tests.servers.ports import free_ports
 from tests.servers.postgres import Postgres
-from tests.support.state_tools import FIRST, HOUR, NOON, HandClock, hold, landing, numbers
+from tests.support.state_tools import FIRST, HOUR, NOON, PATIENT, HandClock, hold, landing, numbers
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -188,7 +188,7 @@ def make(url: str, version: int) -> None:
 def test_a_migration_from_every_earlier_version_keeps_every_row(new_state_url: Callable[[], str], version: int) -> None:
     url = new_state_url()
     make(url, version)
-    with open_state(url, HandClock(), RandomIds()) as state:
+    with open_state(url, HandClock(), RandomIds(), settings=PATIENT) as state:
         fill(state)
         before = everything(state)
         assert all(before.values()), "there is something in every table"
@@ -266,7 +266,7 @@ def test_a_migration_cut_off_in_the_middle_is_taken_again(new_state_url: Callabl
         _add_a_column(connection)
         raise PowerCut
 
-    with open_state(new_state_url(), HandClock(), RandomIds()) as state:
+    with open_state(new_state_url(), HandClock(), RandomIds(), settings=PATIENT) as state:
         fill(state)
         before = everything(state)
         with pytest.raises(PowerCut):
@@ -279,7 +279,7 @@ def test_a_migration_cut_off_in_the_middle_is_taken_again(new_state_url: Callabl
 
 def test_a_database_of_a_newer_lakehead_is_refused_and_left_alone(new_state_url: Callable[[], str]) -> None:
     url = new_state_url()
-    with open_state(url, HandClock(), RandomIds()) as state:
+    with open_state(url, HandClock(), RandomIds(), settings=PATIENT) as state:
         bring_up(state.database, LATER)
         fill(state)
 
@@ -289,7 +289,7 @@ def test_a_database_of_a_newer_lakehead_is_refused_and_left_alone(new_state_url:
 
 def test_tables_that_were_only_half_made_are_completed(new_state_url: Callable[[], str]) -> None:
     url = new_state_url()
-    with open_state(url, HandClock(), RandomIds()) as state:
+    with open_state(url, HandClock(), RandomIds(), settings=PATIENT) as state:
 
         def undo(connection: Connection) -> None:
             connection.execute(text("DROP TABLE lakehead_shards"))
@@ -297,7 +297,7 @@ def test_tables_that_were_only_half_made_are_completed(new_state_url: Callable[[
 
         state.database.write(undo)
 
-    with open_state(url, HandClock(), RandomIds()) as state:
+    with open_state(url, HandClock(), RandomIds(), settings=PATIENT) as state:
         fill(state)
 
 

@@ -12,7 +12,7 @@ from lakehead.state.buffered import BufferedState
 from lakehead.state.model import DayState, DayStatus, Mark, Metric, SlicePlan, StoredSlice, Value, Watermark
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from tests.support.state_tools import HOUR, NOON, HandClock, statements
+from tests.support.state_tools import HOUR, NOON, PATIENT, HandClock, statements
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -189,7 +189,7 @@ class TestHistory:
         with BufferedState(state, clock) as buffered:
             told = [buffered.emit("step", table=table, payload={"n": n}) for n in range(1_234)]
 
-        with open_state(state_url, clock, RandomIds()) as again:
+        with open_state(state_url, clock, RandomIds(), settings=PATIENT) as again:
             assert again.history.events(table=table, limit=10_000) == told
 
     def test_a_figure_that_a_server_cannot_keep_is_refused(self, state: State) -> None:

@@ -13,7 +13,7 @@ from lakehead.state.keys import CHUNK, unit_key
 from lakehead.state.model import LandedShard, Pruned, PruneLimits, ShardState
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
-from tests.support.state_tools import FIRST, HOUR, MINUTE, NOON, SECOND, HandClock, hold, landing, removed
+from tests.support.state_tools import FIRST, HOUR, MINUTE, NOON, PATIENT, SECOND, HandClock, hold, landing, removed
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -196,7 +196,7 @@ class TestPauses:
 
         def begin() -> None:
             removing.wait(60)
-            with open_state(state_url, clock, RandomIds()) as backfill:
+            with open_state(state_url, clock, RandomIds(), settings=PATIENT) as backfill:
                 backfill.pruning.pause(table, "backfill", clock.at + HOUR)
             begun.set()
 
@@ -221,7 +221,7 @@ class TestPauses:
                 backfill.pruning.pause(table, "backfill", clock.at + HOUR)
             return answer
 
-        with open_state(state_url, clock, RandomIds()) as backfill:
+        with open_state(state_url, clock, RandomIds(), settings=PATIENT) as backfill:
             state.database.write = then_pause  # type: ignore[assignment,method-assign]
             answer = pruned(state, table, SHORT)
 

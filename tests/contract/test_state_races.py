@@ -10,7 +10,7 @@ from lakehead.state.model import ShardState, StoredPointer
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.support.effort import effort
-from tests.support.state_tools import FIRST, SECOND, THIRD, Child, HandClock, children
+from tests.support.state_tools import FIRST, PATIENT, SECOND, THIRD, Child, HandClock, children
 
 pytest_plugins = ["tests.support.state_fixtures"]
 
@@ -40,7 +40,7 @@ def test_two_processes_open_a_new_database_at_once(
             child.tell("open", url=url)
         assert [child.answer() for child in pair] == ["open", "open"]
 
-        with open_state(url, HandClock(), RandomIds()) as state:
+        with open_state(url, HandClock(), RandomIds(), settings=PATIENT) as state:
             assert state.landings.pointer("t") is None
 
 

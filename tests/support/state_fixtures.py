@@ -11,7 +11,7 @@ from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
-from tests.support.state_tools import HandClock
+from tests.support.state_tools import PATIENT, HandClock
 
 SERVERS = ("sqlite", "postgresql", "mariadb")
 
@@ -74,7 +74,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def state(state_url: str, clock: HandClock) -> Iterator[State]:
-    with open_state(state_url, clock, RandomIds()) as opened:
+    with open_state(state_url, clock, RandomIds(), settings=PATIENT) as opened:
         yield opened
 
 

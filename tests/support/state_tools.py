@@ -13,12 +13,15 @@ from typing import IO, Any
 from sqlalchemy import event
 
 from lakehead.state.model import Numbered, PruneLimits, StoredLanding, StoredPointer
+from lakehead.state.opening import StateSettings
 from lakehead.state.state import State
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
+PATIENT = StateSettings(connect_timeout=60)
+"""For servers that answer late because others use the machine too: a user's ten seconds are not the point."""
 FIRST, SECOND, THIRD = (StoredPointer(snapshot, snapshot) for snapshot in (9_000_000_000_000_000_001, 42, 43))
 
 
