@@ -13,9 +13,20 @@ from lakehead.consume.queue import Message
 from lakehead.consume.receiving import Receiving
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.shared_state import SharedState
-from lakehead.lake.landing import Pointer, Unit, UnitRemainder
+from lakehead.lake.landing import (
+    ANY_WATERMARK,
+    NO_WATERMARK,
+    AnyWatermark,
+    NewWatermark,
+    Pointer,
+    Unit,
+    UnitRemainder,
+    token_of,
+)
+from lakehead.lake.ports import Staged
+from lakehead.lake.protocol import Lander, _Attempt
 from lakehead.retry import PollInterval
-from lakehead.state.model import ObjectProgress
+from lakehead.state.model import ObjectProgress, Watermark
 from tests.sim.consume_model import (
     NEVER,
     ModelDeadLetters,
@@ -25,7 +36,7 @@ from tests.sim.consume_model import (
     Objects,
     must_be_settled,
 )
-from tests.sim.landing_model import TABLE, Database, Lake, ModelProgress, Row, Wire, is_numbered, span_of_id
+from tests.sim.landing_model import TABLE, Database, Files, Lake, ModelProgress, Row, Wire, is_numbered, span_of_id
 from tests.sim.landing_scenarios import PlansOnAnOldLease
 from tests.support.simulation import Process, Scenario, Violation, World
 
@@ -73,6 +84,10 @@ class Variant:
     faults: float = 0.1
     large: bool = False
     """Whether files land in parts."""
+    units: Sequence[str] = UNITS
+    overtaking: bool = False
+    """Whether a commit whose answer was lost may be applied right before one of another pipeline."""
+    lander: type[Lander[Files]] = Lander
     forgets_dropped: bool = False
     """Whether nothing is kept of a dead letter that was dropped."""
 
@@ -105,7 +120,7 @@ class Pipelines:
         window = variant.settings.deduplication_window.total_seconds()
         shared = variant.shared(self.database, self.wire, name, self.lease, window, variant.prune_by)
         progress = self.progress(name)
-        landings = ModelLandings(self.lake, self.wire, progress, self.objects, process, variant.checks)
+        landings = ModelLandings(self.lake, self.wire, progress, self.objects, process, variant.checks, variant.lander)
         return shared, landings, ModelDeadLetters(self.wire, self.dead, shared)
 
     def read_message(self, message: Message, counts: ConsumeCounts) -> Sequence[Work]:
@@ -153,6 +168,24 @@ class ForgetsHowFar(ModelProgress):
         return [replace(each, landed=self.known.setdefault(each.unit, each.landed)) for each in remainders]
 
 
+class _NamedByUnits(_Attempt[Files]):
+    def _token(self, remainders: Sequence[UnitRemainder]) -> str:
+        return token_of(self._lander.pipeline, self._lander.table.uuid, [each.unit for each in remainders])
+
+
+class PartsHaveTheTokenOfTheirUnit(Lander[Files]):
+    """Broken on purpose: whoever finds a part published takes the whole unit for landed."""
+
+    async def land(
+        self,
+        units: Sequence[Unit],
+        *,
+        new_watermark: NewWatermark = NO_WATERMARK,
+        expected: Watermark | AnyWatermark | None = ANY_WATERMARK,
+    ) -> Staged[Files] | None:
+        return await _NamedByUnits(self).land(units, new_watermark, expected)
+
+
 class _EarlyReceiving(Receiving):
     async def _open(self, table: str, works: Sequence[Work]) -> None:
         await super()._open(table, works)
@@ -178,6 +211,17 @@ async def crash(pipelines: Pipelines) -> None:
     pipelines.start()
 
 
+async def crash_unanswered(pipelines: Pipelines) -> None:
+    """All pipelines die while a commit is under way that may still be applied."""
+    clock, wire = pipelines.world.clock, pipelines.wire
+    until = clock.monotonic() + 30
+    while not wire.in_flight and clock.monotonic() < until:
+        await clock.sleep(0.05)
+    for process, _ in pipelines.alive:
+        process.crash()
+    pipelines.start()
+
+
 async def pause(pipelines: Pipelines) -> None:
     """A pipeline stands still, perhaps for longer than its leases and visibility, and goes on."""
     if pipelines.alive:
@@ -196,7 +240,8 @@ async def stop(pipelines: Pipelines) -> None:
 async def send_again(pipelines: Pipelines) -> None:
     """Some content is announced once more, alone or with others."""
     random = pipelines.world.random
-    units = random.sample(UNITS, random.randint(1, 3))
+    known = pipelines.variant.units
+    units = random.sample(known, random.randint(1, min(3, len(known))))
     pipelines.queue.send(f"again {pipelines.world.ids.uuid()}", " ".join(units))
 
 
@@ -244,15 +289,16 @@ def consuming(variant: Variant, *troubles: Trouble, unreadable: bool = True, rep
     """
 
     async def scenario(world: World) -> None:
-        lake, wire, objects = Lake(world), Wire(world, variant.faults, longest=10.0), Objects()
+        lake, objects = Lake(world), Objects()
+        wire = Wire(world, variant.faults, longest=10.0, overtaking=variant.overtaking)
         dead = set[str]()
         queue = ModelQueue(world, lambda units: must_be_settled(lake, dead, units), variant.faults)
         pipelines = Pipelines(world, variant, lake, wire, queue, objects, dead)
         if unreadable:
-            spoil(world, objects, variant, UNITS)
+            spoil(world, objects, variant, variant.units)
         if variant.large:
-            objects.large.update(unit for unit in UNITS if not is_numbered(Unit(unit)))
-        for number, unit in enumerate(UNITS):
+            objects.large.update(unit for unit in variant.units if not is_numbered(Unit(unit)))
+        for number, unit in enumerate(variant.units):
             queue.send(f"message {number}", unit)
         for _ in range(3):
             pipelines.start()
@@ -303,8 +349,8 @@ async def drain(pipelines: Pipelines) -> None:
     """Everything is landed or a dead letter, in bounded time."""
     await until_empty(pipelines)
     await stop_all(pipelines)
-    objects = pipelines.objects
-    must_have_landed(pipelines, [unit for unit in UNITS if not objects.fails.get(unit) and unit not in objects.deadly])
+    objects, units = pipelines.objects, pipelines.variant.units
+    must_have_landed(pipelines, [unit for unit in units if not objects.fails.get(unit) and unit not in objects.deadly])
 
 
 async def stop_all(pipelines: Pipelines) -> None:
@@ -323,11 +369,15 @@ def must_have_landed(pipelines: Pipelines, units: Sequence[str]) -> None:
 
 
 FEW_TRIES = replace(SETTINGS, max_tries=3)
+LARGE = Variant(large=True)
+ONE_LARGE = Variant(large=True, units=("28-33",), faults=0.4, overtaking=True)
+"""Commits without an answer may be applied when another pipeline has staged another part of the same object."""
 CONSUME_SOUND: dict[str, Scenario] = {
     "consume": consuming(Variant(), *TROUBLES),
     "consume_readable": consuming(Variant(), *TROUBLES, unreadable=False),
     "consume_replayed": consuming(Variant(settings=FEW_TRIES), *TROUBLES, replay, replay, replayed=True),
-    "consume_large_objects": consuming(Variant(large=True), *TROUBLES, lost_state),
+    "consume_large_objects": consuming(LARGE, *TROUBLES, lost_state),
+    "consume_one_large_object": consuming(ONE_LARGE, crash_unanswered, crash, stop, unreadable=False),
     "consume_with_lost_state": consuming(Variant(), *TROUBLES, lost_state, lost_state),
 }
 SHORT_WINDOW = replace(SETTINGS, deduplication_window=timedelta(seconds=10), cleanup_interval=timedelta(seconds=1))
@@ -337,7 +387,10 @@ CONSUME_BROKEN: dict[str, Scenario] = {
     "consume_acknowledge_before_landing": consuming(Variant(acknowledges_early=True), *TROUBLES),
     "consume_plan_without_owning": consuming(WITHOUT_OWNING, *TROUBLES, pause, pause, unreadable=False),
     "consume_tries_counted_after_the_read": consuming(Variant(shared=CountsAfterTheRead, deadly=0.5), *TROUBLES),
-    "consume_parts_from_memory": consuming(Variant(large=True, progress=ForgetsHowFar), *TROUBLES),
+    "consume_parts_from_memory": consuming(replace(LARGE, progress=ForgetsHowFar), *TROUBLES),
+    "consume_parts_with_the_token_of_their_unit": consuming(
+        replace(ONE_LARGE, lander=PartsHaveTheTokenOfTheirUnit), crash_unanswered, crash, stop, unreadable=False
+    ),
     "consume_prune_by_age_alone": consuming(Variant(prune_by="any", settings=SHORT_WINDOW), *TROUBLES),
     "consume_window_from_creation": consuming(Variant(prune_by="opened", settings=SHORT_WINDOW), *TROUBLES),
 }

@@ -5,7 +5,8 @@ take their time, and that may lose their answers.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,6 +35,7 @@ from tests.support.simulation import Violation, World
 TABLE = "table"
 LEASE = 1.0
 FIRST_FILE = 20
+EVEN = 0.5
 
 Files = frozenset[int]
 
@@ -241,6 +243,10 @@ class Wire:
     outages: int = 0
     longest: float = inf
     """No call takes longer, in seconds."""
+    overtaking: bool = False
+    """Whether a commit without an answer may be applied right before the next one, however much later that is."""
+    in_flight: list[Callable[[], None]] = field(default_factory=list)
+    """Such commits."""
 
     async def delay(self) -> None:
         """Let a call take its time. Raises `Unavailable` if nobody answers any more: nothing was changed."""
@@ -255,6 +261,16 @@ class Wire:
             await self.delay()
         except Unavailable as error:
             raise OutcomeUnknown("the answer is lost") from error
+
+    def apply_in_flight(self) -> None:
+        """Apply commits whose answers were lost, each with even chances; the others are still under way."""
+        waiting, self.in_flight = self.in_flight, []
+        for commit in waiting:
+            if self.world.random.random() < EVEN:
+                self.in_flight.append(commit)
+                continue
+            with suppress(Moved):
+                commit()
 
     def be_silent(self, seconds: float) -> None:
         """Answer nobody for a while, and lose what is under way."""
@@ -290,11 +306,14 @@ class ModelTable:
 
     async def publish(self, staged: Staged[Files], at: Head) -> Head:
         await self.wire.delay()
+        self.wire.apply_in_flight()
         drawn = self.wire.world.random.random()
         if drawn < self.wire.lost:
             fate = self.wire.world.random.choice(["applied", "not applied", "late"])
             if fate == "applied":
                 self.lake.commit(at, staged.rows, staged.landing)
+            elif fate == "late" and self.wire.overtaking:
+                self.wire.in_flight.append(lambda: self.lake.commit(at, staged.rows, staged.landing))
             elif fate == "late":
                 self.wire.world.process("late commit").spawn(self._later(staged, at))
             raise OutcomeUnknown(f"commit at {at}: {fate}")

@@ -14,6 +14,7 @@ HUNT_WITHIN = 20_000
 COSTLY = (
     "consume",
     "consume_large_objects",
+    "consume_one_large_object",
     "consume_replayed",
     "consume_two_tables",
     "consume_with_lost_state",
