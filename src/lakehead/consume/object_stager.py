@@ -72,6 +72,7 @@ class ObjectStager:
 
     failed: dict[Unit, Failure] = field(default_factory=dict)
     read: dict[Unit, ReadUnit] = field(default_factory=dict)
+    """What was read of the units that were staged last."""
 
     async def stage(
         self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
@@ -79,9 +80,9 @@ class ObjectStager:
         """Read the objects of the remainders and write their rows as data files."""
         objects = [self._to_read(each) for each in remainders if each.spans != ()]
         reports, parts = await self._read(objects)
+        self.read.clear()  # of what was staged before
         for report in reports:
             self.failed.update(report.failed)
-        for report in reports:
             for each in report.read:
                 before = self.read.get(each.unit, ReadUnit())
                 self.read[each.unit] = ReadUnit(
@@ -130,9 +131,8 @@ class ObjectStager:
         """Whether every file is still where it was written, and as long as it was."""
         return is_still_stored(self.table, staged)
 
-    async def discard(self, staged: Staged[NewFiles]) -> None:  # noqa: ARG002 - the files are left to the sweep
-        """Nothing to do for the files: a sweep removes them. What was read of the units is forgotten."""
-        self.read.clear()
+    async def discard(self, staged: Staged[NewFiles]) -> None:
+        """Do nothing: a sweep removes the files. What was read is still told: it may have been published."""
 
     async def _read(self, objects: Sequence[ObjectToRead]) -> tuple[list[TaskReport], list[ObjectToRead]]:
         """Read the objects, and again after columns that they have were added to the table.

@@ -130,6 +130,16 @@ def test_what_is_staged_again_is_counted_once(tmp_path: Path) -> None:
     assert [each.rows for each in stager.read.values()] == [1, 1]
 
 
+def test_what_was_read_is_still_told_when_a_landing_is_found_published_and_its_files_are_discarded(
+    tmp_path: Path,
+) -> None:
+    landing, stager, _ = staged(tmp_path, {"a": 1}, {"a": 2})
+
+    asyncio.run(stager.discard(landing))
+
+    assert [each.rows for each in stager.read.values()] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
