@@ -1,6 +1,7 @@
 """Opens the objects of a landing, inside Spark's tasks."""
 
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,11 @@ class OpenedObject(NamedTuple):
     etag: str | None
     """What tells this content of it from others. Of a file: its times and size."""
 
+    def check_unchanged(self) -> None:
+        """Raise `ReplacedWhileRead` if a file was written to since it was opened. Buckets refuse each such request."""
+        if isinstance(self.source, pa.OSFile) and file_etag(os.fstat(self.source.fileno())) != self.etag:
+            raise _replaced()
+
 
 class ObjectReader:
     """Opens objects of any bucket. Each task has its own, which connects to a bucket once."""
@@ -65,11 +71,12 @@ def _replaced() -> ReplacedWhileRead:
 
 def _open_file(path: str, etag: str | None) -> OpenedObject:
     try:
-        status = Path(path).stat()
+        source = pa.OSFile(path, "rb")
+        status = os.fstat(source.fileno())  # of what was opened, though another file may have its name by now
         found = file_etag(status)
         if etag not in (None, found):
             raise _replaced()
-        return OpenedObject(pa.OSFile(path, "rb"), status.st_size, found)
+        return OpenedObject(source, status.st_size, found)
     except OSError as error:
         if error.errno in NO_SUCH_FILE:
             raise ObjectRefused("It does not exist.") from None

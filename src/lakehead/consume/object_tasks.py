@@ -1,6 +1,6 @@
 """The code that reads objects in Spark's tasks and writes them as data files. It must not import PyIceberg."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -248,7 +248,7 @@ def _read_one(
     batches = read_object(
         opened.source, job.format, job.columns, found, first_row=each.first_row, part=each.part, accepted=each.frame
     )
-    ours = (_with_our_columns(batch, each, job) for batch in batches)
+    ours = (_with_our_columns(batch, each, job) for batch in _of_one_content(batches, opened))
     files = _write(job.target, ours, shared, own_name, at_most=HELD_BYTES if each.part is None else 0)
     if found.new_columns:
         for column, kind in found.new_columns.items():
@@ -257,6 +257,12 @@ def _read_one(
     report.own_files.setdefault(each.unit, []).extend(files)
     bytes_ = opened.size if each.part is None else each.size
     report.read.append(ObjectRead(each.unit, each.number, found.rows, bytes_, found.rescued))
+
+
+def _of_one_content(batches: Iterable[pa.RecordBatch], opened: OpenedObject) -> Iterator[pa.RecordBatch]:
+    """Return the batches. Raises `ReplacedWhileRead` at their end if the object has changed meanwhile."""
+    yield from batches
+    opened.check_unchanged()
 
 
 def _add_parts(

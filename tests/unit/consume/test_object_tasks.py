@@ -11,11 +11,12 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from lakehead.consume import object_tasks
-from lakehead.consume.decode import decode
+from lakehead.consume.decode import decode, lines
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
 from lakehead.consume.object_reader import ObjectReader, OpenedObject
 from lakehead.consume.object_tasks import ObjectToRead, ReadingJob, TaskReport, read_objects
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.lake.conform import conform
 from lakehead.lake.datafiles import DataFile, DataFiles, Key, Target
 from lakehead.lake.landing import Unit
 
@@ -223,3 +224,44 @@ def test_an_error_of_a_decoder_costs_its_object_alone(tmp_path: Path, monkeypatc
 
     assert report.failed[Unit("a")].reason == "ZeroDivisionError: oh"
     assert in_files(report.files) == [("b", 0)]
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("change", ["truncated", "overwritten"])
+def test_a_file_that_is_changed_while_it_is_read_is_read_again_and_leaves_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, size: str
+) -> None:
+    path, rows = tmp_path / "in.json", 50_000
+    path.write_bytes(b'{"n": 1}\n' * rows)
+    monkeypatch.setattr(object_tasks, "HELD_BYTES", 2**30 if size == "small" else 1)
+    monkeypatch.setattr(lines, "BATCH_BYTES", 1_000)
+
+    def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        monkeypatch.setattr(object_tasks, "conform", conform)
+        with path.open("r+b") as file:
+            file.write(b'{"n": 2}\n' * rows if change == "overwritten" else b"")
+            file.truncate()
+        return conform(batch, schema)
+
+    monkeypatch.setattr(object_tasks, "conform", conformed)
+    wanted = ObjectToRead(unit=Unit("u"), uri=path.as_uri())
+    report = read_objects(a_job(tmp_path, N), "task", [wanted, an_object("a", {"n": 1})])
+
+    assert report.failed[Unit("u")].temporary
+    assert "replaced" in report.failed[Unit("u")].reason
+    assert report.own_files.keys() == {Unit("a")}
+    assert in_files([*report.files, *report.own_files[Unit("a")]]) == [("a", 0)]
+
+
+def test_a_file_that_is_deleted_while_it_is_read_lands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "in.json"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
+
+    def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        path.unlink()
+        return conform(batch, schema)
+
+    monkeypatch.setattr(object_tasks, "conform", conformed)
+    report = read_objects(a_job(tmp_path, N), "task", [ObjectToRead(unit=Unit("u"), uri=path.as_uri())])
+
+    assert in_files(report.files) == [(path.as_uri(), 0), (path.as_uri(), 1)]
