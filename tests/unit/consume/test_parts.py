@@ -157,3 +157,13 @@ def test_parquet_is_split_by_row_groups_and_knows_their_rows(target: int, parts:
         later = split_object(pa.BufferReader(body), form, len(body), target, start=before.stop)
         assert later[0] == part
     assert split_object(pa.BufferReader(body), form, len(body), 10**9, start=split[0].stop)[0].end == 5
+
+
+@pytest.mark.parametrize("start", [5, 10**6])
+def test_parquet_is_not_read_from_the_middle_of_a_row_group_that_landed_in_another_format(start: int) -> None:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pa.table({"a": range(50)}), buffer, row_group_size=10)
+    body, form = buffer.getvalue(), ObjectFormat(name=FormatName.PARQUET)
+
+    with pytest.raises(ObjectRefused, match="Set the format that the table had then"):
+        split_object(pa.BufferReader(body), form, len(body), 1, start=start)

@@ -69,8 +69,9 @@ def split(source: pa.NativeFile, size: int, target_bytes: int, start: int) -> li
     with _readable():
         metadata = ParquetRows(source).metadata
     begins = [*(_first_byte(metadata, number) for number in range(metadata.num_row_groups)), size]
-    if any(later <= earlier for earlier, later in pairwise(begins)):
-        return only_part(metadata.num_row_groups, start)  # no writer is known that does not store them in order
+    if start not in (0, *begins) or any(later <= earlier for earlier, later in pairwise(begins)):
+        # What landed was read in another format; or they are not stored in order, as every writer that is known does.
+        return only_part(metadata.num_row_groups, start)
     cuts = [bisect_left(begins, start)]
     for number in range(cuts[0] + 1, metadata.num_row_groups):
         if begins[number + 1] - begins[cuts[-1]] > target_bytes:
