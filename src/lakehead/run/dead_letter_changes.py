@@ -1,7 +1,7 @@
 """Replaying and dropping dead letters. The letter's object is the truth; the state follows it."""
 
 from lakehead.consume.queue import SendingQueue
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.lake.dead_letters import DeadLetters, close_landed, indexed
 from lakehead.state.model import FileOutcome, FileState
 from lakehead.state.state import State
@@ -39,9 +39,15 @@ async def replay_letter(
 async def drop_letter(letter: DeadLetterObject, *, letters: DeadLetters, state: State) -> DeadLetterObject:
     """Drop a letter: its unit is never landed, even if its message comes again. Returns the letter, which is closed.
 
-    It is closed as landed instead if its unit has landed meanwhile. Dropping it again is harmless.
+    It is closed as landed instead if its unit has landed meanwhile. Dropping it again is harmless. Raises `Unavailable`
+    if a pipeline is trying it at this moment: what it has planned may still be published.
     """
     shards = state.shards.read(letter.table, [letter.unit], generation=letter.generation)
+    if any(each.owner is not None and each.lease_until and each.lease_until > state.now() for each in shards):
+        raise Unavailable(
+            f"{letter.unit} is being tried by a pipeline, which may be about to land it. Nothing was changed: drop it "
+            "when that try has failed, or stop the pipeline first."
+        )
     if any(shard.snapshot is not None for shard in shards):
         state.history.follow(indexed(letter))
         await close_landed(letters, state, letter.table, [letter.unit], at=state.now(), generation=letter.generation)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -292,6 +292,25 @@ async def test_what_has_landed_meanwhile_is_closed_as_landed_and_not_dropped(pip
     assert closed.closed is not None
     assert closed.closed.how == "landed"
     assert pipeline.state.history.letters_of(TABLE, ["a"]) == []
+
+
+@async_test
+async def test_what_a_pipeline_is_trying_again_is_not_dropped_because_it_may_still_land(pipeline: Pipeline) -> None:
+    letter = await pipeline.bury("a", b"a")
+    assert pipeline.state.history.revive(TABLE, "a")
+    until = pipeline.state.now() + timedelta(minutes=1)
+    pipeline.state.shards.acquire(TABLE, ["a"], owner="them", lease_until=until)
+
+    with pytest.raises(Unavailable, match="stop the pipeline first"):
+        await drop_letter(letter, letters=pipeline.letters, state=pipeline.state)
+    stored = await pipeline.letters.get(TABLE, "a")
+    assert stored is not None
+    assert stored.closed is None
+
+    pipeline.state.shards.release(TABLE, ["a"], owner="them")
+    closed = await drop_letter(letter, letters=pipeline.letters, state=pipeline.state)
+    assert closed.closed is not None
+    assert closed.closed.how == "dropped"
 
 
 def test_a_drop_asks_first(pipeline: Pipeline) -> None:
