@@ -187,10 +187,32 @@ def test_one_that_is_replaced_before_its_end_is_a_dead_letter_and_nothing_of_the
     assert numbers(pipeline) == rows
     with pipeline.state() as state:
         [letter] = state.history.letters_of(pipeline.uuid, [path.as_uri()])
-        assert f"Its {len(rows)} rows stay in the table" in letter.reason
+        assert f"and their {len(rows)} rows stay in the table" in letter.reason
         record = state.files.find(pipeline.uuid, path.as_uri())
         assert record is not None
         assert record.state is FileState.DEAD_LETTER
+
+
+def test_one_with_a_bad_row_in_a_later_part_goes_on_there_when_it_is_replayed_with_bad_rows_rescued(
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(tmp_path, max_object_bytes=LIMIT, max_tries=3, retry_delay_seconds=0.1)
+    path = written(pipeline, ndjson(range(ROWS // 2)) + "{nonsense\n" + ndjson(range(ROWS // 2 + 1, ROWS)))
+    pipeline.configure([path.as_uri()])
+
+    assert pipeline.run() == 0
+    begun = numbers(pipeline)
+    assert 0 < len(begun) < ROWS // 2
+    assert begun == EACH_ONCE[: len(begun)]
+    with pipeline.state() as state:
+        [letter] = state.history.letters_of(pipeline.uuid, [path.as_uri()])
+        assert f"and their {len(begun)} rows stay in the table" in letter.reason
+        assert state.history.revive(pipeline.uuid, path.as_uri())
+    table = {"table": TABLE, "format": "ndjson", "rescue_bad_rows": True}
+    pipeline.configure([path.as_uri()], tables=[table])
+
+    assert pipeline.run() == 0
+    assert numbers(pipeline) == [(n, None if n == ROWS // 2 else n) for n in range(ROWS)]
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])

@@ -38,6 +38,7 @@ from lakehead.lake.stagers import (
     task_reason,
 )
 from lakehead.lake.tasks import TaskResult, attempt
+from lakehead.state.model import ObjectProgress
 from lakehead.storage.connect import StoreSettings
 from lakehead.wire.errors import NewerFormat
 
@@ -81,8 +82,9 @@ class ObjectStager:
         objects = [self._to_read(each) for each in remainders if each.spans != ()]
         reports, parts = await self._read(objects)
         self.read.clear()  # of what was staged before
+        landed = {each.unit: each.landed for each in remainders}
         for report in reports:
-            self.failed.update(report.failed)
+            self.failed.update({unit: _told(failure, landed[unit]) for unit, failure in report.failed.items()})
             for each in report.read:
                 before = self.read.get(each.unit, ReadUnit())
                 self.read[each.unit] = ReadUnit(
@@ -226,6 +228,17 @@ class ObjectStager:
                 yield work(job, f"{attempt(name)}-{number}", group)
 
         return context.parallelize(groups, len(groups)).mapPartitions(task).collect()
+
+
+def _told(failure: Failure, landed: ObjectProgress | None) -> Failure:
+    """The failure of an object, which also says how much of it has landed before, if it lands in parts."""
+    if landed is None:
+        return failure
+    return replace(
+        failure,
+        reason=f"{failure.reason} Its first {landed.bytes:,} bytes have landed before, and their {landed.rows:,} rows "
+        "stay in the table: if you store a mended one under another name, store only what follows them.",
+    )
 
 
 def _count_parts(job: ReadingJob, _name: str, parts: Iterable[ObjectToRead]) -> TaskReport:

@@ -227,10 +227,7 @@ def _open(each: ObjectToRead, reader: ObjectReader) -> OpenedObject:
 def _gone(each: ObjectToRead) -> str:
     if each.landed is None:
         return "It was replaced before it was read: the announced content is gone."
-    return (
-        f"It was replaced when its first {each.landed.bytes:,} bytes had landed, and the rest of that content is gone. "
-        f"Its {each.landed.rows:,} rows stay in the table. Store the new content under another name to land it."
-    )
+    return "It was replaced before all of it had landed: the rest of that content is gone."
 
 
 def _read_one(

@@ -17,6 +17,7 @@ from lakehead.consume import object_stager
 from lakehead.consume.decode.frames import AcceptedFrame, landed_columns
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
 from lakehead.consume.iceberg_landings import OURS as OUR_COLUMNS
+from lakehead.consume.object_clients import file_etag
 from lakehead.consume.object_stager import ObjectStager, equal_groups
 from lakehead.consume.object_tasks import ObjectToRead, ReadingJob, TaskReport
 from lakehead.ids import RandomIds
@@ -25,6 +26,7 @@ from lakehead.lake.landing import NO_WATERMARK, Fence, Head, Numbers, Unit, Unit
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import NewFiles
 from lakehead.lake.tables import by_day, with_field_ids
+from lakehead.state.model import ObjectProgress
 from lakehead.wire.errors import NewerFormat
 from lakehead.wire.frame import frame_sha256
 from lakehead.wire.record_schemas import FrameKind
@@ -138,6 +140,38 @@ def test_what_was_read_is_still_told_when_a_landing_is_found_published_and_its_f
     asyncio.run(stager.discard(landing))
 
     assert [each.rows for each in stager.read.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("trouble", ["a bad row", "deleted", "replaced"])
+def test_the_failure_of_an_object_that_is_begun_tells_how_much_of_it_is_in_the_table(
+    tmp_path: Path, trouble: str
+) -> None:
+    path, lines = tmp_path / "large.json", b'{"a":1}\n{"a":2}\n'
+    path.write_bytes(lines + b"{nonsense\n")
+    landed = ObjectProgress(len(lines) - 1, 2, "another" if trouble == "replaced" else file_etag(path.stat()))
+    if trouble == "deleted":
+        path.unlink()
+    unit = Unit(path.as_uri())
+    with local_catalog(tmp_path) as catalog:
+        table = create(catalog, "t", OURS)
+        table.load()
+        stager = Here(
+            session=None,  # type: ignore[arg-type]
+            table=table,
+            format=ObjectFormat(name=FormatName.NDJSON),
+            stores={},
+            objects={unit: ObjectToRead(unit=unit, uri=unit.id)},
+            clock=SystemClock(),
+            ids=RandomIds(),
+            random=Random(1),
+            was_read=lambda _: None,
+        )
+        remainders, fence = [UnitRemainder(unit, landed=landed)], Fence(Head(None, None), None)
+        asyncio.run(stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence))
+
+    failure = stager.failed[unit]
+    assert not failure.temporary
+    assert "Its first 15 bytes have landed before, and their 2 rows stay in the table" in failure.reason
 
 
 @pytest.mark.parametrize(
