@@ -208,7 +208,7 @@ def test_one_with_a_bad_row_in_a_later_part_goes_on_there_when_it_is_replayed_wi
         [letter] = state.history.letters_of(pipeline.uuid, [path.as_uri()])
         assert f"and their {len(begun)} rows stay in the table" in letter.reason
         assert state.history.revive(pipeline.uuid, path.as_uri())
-    table = {"table": TABLE, "format": "ndjson", "rescue_bad_rows": True}
+    table = {"table": TABLE, "format": "ndjson", "bad_rows": "rescue"}
     pipeline.configure([path.as_uri()], tables=[table])
 
     assert pipeline.run() == 0
