@@ -30,8 +30,8 @@ from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.ports import Moved
 from lakehead.lake.snapshot_removal import removal
+from lakehead.maintain.manifests import Incomplete
 from lakehead.maintain.places import delete_files
-from lakehead.maintain.references import Incomplete
 from lakehead.maintain.snapshot_files import SnapshotFiles
 
 Read = TypeVar("Read")

@@ -26,8 +26,9 @@ from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.merge import BRANCH, branch_made_at
 from lakehead.lake.ports import Moved
+from lakehead.maintain.manifests import Incomplete
 from lakehead.maintain.places import THREADS, File, Folder, check_may_remove
-from lakehead.maintain.references import Incomplete, References
+from lakehead.maintain.references import References
 from lakehead.maintain.tags import keeps_rows
 
 AGE = timedelta(days=3)

@@ -30,11 +30,12 @@ from lakehead.lake.commits import _NO_BRANCH, _AsLoaded, _made, set_main
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ports import Moved
 from lakehead.maintain import remove_snapshots as module
+from lakehead.maintain.manifests import Incomplete
 from lakehead.maintain.places import place
-from lakehead.maintain.references import Incomplete, References
 from lakehead.maintain.remove_snapshots import Removed, remove_snapshots
 from lakehead.maintain.snapshot_files import SnapshotFiles
 from lakehead.maintain.sweep import sweep
+from lakehead.wire.errors import Unreadable
 from tests.support.effort import effort
 from tests.unit.lake.local_table import create, local_catalog
 
@@ -139,9 +140,14 @@ def write(table: Iceberg, random: Random, number: int) -> None:
 
 
 def needed(table: IcebergTable) -> set[str]:
-    """What all snapshots need, by reading all of them again."""
-    iceberg = table.load()
-    return References().held(iceberg, iceberg.metadata.snapshots)
+    """What all snapshots need, by reading all of them again, with PyIceberg's own reader."""
+    iceberg, found = table.load(), set[str]()
+    for snapshot in iceberg.metadata.snapshots:
+        found.add(place(snapshot.manifest_list))
+        for manifest in snapshot.manifests(iceberg.io):
+            found.add(place(manifest.manifest_path))
+            found.update(place(one.data_file.file_path) for one in manifest.fetch_manifest_entry(iceberg.io))
+    return found
 
 
 def check_removal(table: IcebergTable, random: Random, files: SnapshotFiles) -> None:
@@ -294,6 +300,33 @@ def test_nothing_goes_if_a_file_of_the_metadata_is_missing(table: IcebergTable) 
 
     with pytest.raises(Incomplete):
         removed(table, going)
+
+    assert stored(table) == before
+    assert set(going) < set(ids(table))
+
+
+@pytest.mark.parametrize("of_manifest", [True, False])
+@pytest.mark.parametrize("written", [0.0, 0.5, 0.97])
+def test_nothing_goes_if_a_file_of_the_metadata_was_not_written_whole(
+    table: IcebergTable,
+    of_manifest: bool,  # noqa: FBT001 - a case
+    written: float,
+) -> None:
+    """As after a power failure, which leaves zeros where data had not been written to the disk."""
+    for number in range(3):
+        table.load().append(rows(number))
+    going, head = ids(table)[:-1], table.load().current_snapshot()
+    assert head is not None
+    uri = head.manifests(table.load().io)[0].manifest_path if of_manifest else head.manifest_list
+    damaged = Path(place(uri))
+    size = damaged.stat().st_size
+    damaged.write_bytes(damaged.read_bytes()[: int(size * written)].ljust(size, b"\0"))
+    before = stored(table)
+
+    with pytest.raises(Unreadable, match=damaged.name):
+        removed(table, going)
+    with pytest.raises(Unreadable, match=damaged.name):
+        asyncio.run(sweep(table, SystemClock(), older_than=timedelta(0)))
 
     assert stored(table) == before
     assert set(going) < set(ids(table))
