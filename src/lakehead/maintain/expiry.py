@@ -12,6 +12,7 @@ from datetime import timedelta
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.utils.properties import property_as_int
 
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
@@ -30,6 +31,9 @@ AGE = timedelta(days=5)
 AT_ONCE = 500
 """Snapshots that one commit removes: what a crash leaves to the sweep is no more than their files."""
 
+MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+"""Iceberg's table properties for branches without settings of their own."""
+
 NEAR = 1_000
 """Where the landing before the oldest one of main is looked for first: this many sequence numbers back."""
 
@@ -42,6 +46,10 @@ class ExpiryLimits:
 
     older_than: timedelta = AGE
     """Younger snapshots are kept."""
+
+    unpublished_older_than: timedelta | None = None
+    """Snapshots that no branch leads to are kept if they are younger; None for `older_than`. Others may have staged
+    them to publish them later."""
 
     most_for_age: int | None = None
     """The newest snapshots of main that are kept for their age; None for all. Older ones may expire however young."""
@@ -90,13 +98,13 @@ async def expire(
 ) -> Expired:
     """Expire old snapshots, and remove the files that only they needed.
 
-    Kept are main's last landing and all after it, what a branch or tag points at, what `limits` keep of every branch,
-    and what a branch's own settings keep. Snapshots that no branch leads to expire by their age alone. Our own
-    tags are corrected first, so that none of them keeps a snapshot that main no longer has. `files` remembers what was
-    read for the next expiry of the same table. Raises `HistoryBroken` if the table's landings cannot be settled first,
-    `Misconfigured` if removing files is disabled (`gc.enabled`), `Incomplete` if a file of the table's metadata is
-    missing, `Moved` if main was rolled back meanwhile, and `OutcomeUnknown` or `Unavailable` for a catalog or store
-    that does not answer. Snapshots that were expired before an error are gone.
+    Kept are main's last landing that is settled and all after it, what a branch or tag points at, what `limits` keep of
+    every branch, and what the settings of a branch or the table keep. Snapshots that no branch leads to expire by their
+    age alone. Our own tags are corrected first, so that none of them keeps a snapshot that main no longer has. `files`
+    remembers what was read for the next expiry of the same table. Raises `HistoryBroken` if the table's landings cannot
+    be settled first, `Misconfigured` if removing files is disabled (`gc.enabled`), `Incomplete` or `Unreadable` if a
+    file of the table's metadata is missing or damaged, `Moved` if main was rolled back meanwhile, and `OutcomeUnknown`
+    or `Unavailable` for a catalog or store that does not answer. Snapshots that were expired before an error are gone.
     """
     check_may_remove(table.load())
     known = await (progress.pointer(table.uuid) if dry_run else fence(table, progress, ledger))
@@ -113,7 +121,9 @@ async def expire(
     unneeded = misplaced(iceberg, tagged) if dry_run else set()
     refs = {name: ref for name, ref in iceberg.metadata.refs.items() if name not in unneeded}
     limits, files = limits or ExpiryLimits(), files or SnapshotFiles()
-    old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, limits, landing)
+    # What was published since the fence is not settled yet: its trail begins at the landing that is.
+    settled = known.last_landing if any(one.snapshot_id == known.last_landing for one in main) else landing
+    old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, limits, settled)
     going = [snapshot.snapshot_id for snapshot in old[: limits.most]]
     if dry_run:
         removed = Removed(tuple(going), files=len(files.only_of(iceberg, going)))
@@ -195,23 +205,40 @@ def _old(
     """The snapshots that may expire, oldest first."""
     kept, main = set[SnapshotId](), set[SnapshotId]()
     young_from, most = now_ms - limits.older_than // MS, limits.most_for_age
+    unpublished = limits.older_than if limits.unpublished_older_than is None else limits.unpublished_older_than
+    table_age_ms, table_count = _setting(metadata, MAX_SNAPSHOT_AGE), _setting(metadata, MIN_SNAPSHOTS)
+    on_branches = set[SnapshotId]()
     for name, ref in refs.items():
         kept.add(ref.snapshot_id)
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
             needed = name == MAIN_BRANCH
-            own_age_ms = ref.max_snapshot_age_ms
+            own_age_ms = table_age_ms if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms
+            own_count = table_count if ref.min_snapshots_to_keep is None else ref.min_snapshots_to_keep
             for number, snapshot in enumerate(ancestors(metadata, name)):
-                counted = number < max(limits.min_snapshots, ref.min_snapshots_to_keep or 0)
+                counted = number < max(limits.min_snapshots, own_count or 0)
                 young = snapshot.timestamp_ms >= young_from and (most is None or number < most or name != MAIN_BRANCH)
                 own = own_age_ms is not None and snapshot.timestamp_ms >= now_ms - own_age_ms
                 if needed or counted or young or own:
                     kept.add(snapshot.snapshot_id)
+                on_branches.add(snapshot.snapshot_id)
                 needed = needed and snapshot.snapshot_id != landing
                 if name == MAIN_BRANCH and most is not None:
                     main.add(snapshot.snapshot_id)
     old = [
         one
         for one in metadata.snapshots
-        if one.snapshot_id not in kept and (one.timestamp_ms < young_from or one.snapshot_id in main)
+        if one.snapshot_id not in kept
+        and (
+            one.snapshot_id in main
+            or one.timestamp_ms < (young_from if one.snapshot_id in on_branches else now_ms - unpublished // MS)
+        )
     ]
     return sorted(old, key=lambda snapshot: snapshot.sequence_number or 0)
+
+
+def _setting(metadata: TableMetadata, name: str) -> int | None:
+    """A table property that is a number; None if it is not set."""
+    try:
+        return property_as_int(metadata.properties, name)
+    except ValueError as error:
+        raise Misconfigured(f"{error}. Nothing was expired. Set it to a number, or remove it.") from None

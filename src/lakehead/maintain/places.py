@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table as Iceberg
 
 from lakehead.errors import Misconfigured, Unavailable
@@ -112,29 +111,38 @@ def delete_files(table: Iceberg, uris: Sequence[str]) -> list[str]:
     failed: list[str] = []
     with ThreadPoolExecutor(THREADS) as threads:
         for start in range(0, len(uris), BATCH):
-            reasons = threads.map(lambda uri: _delete(table.io, uri), uris[start : start + BATCH])
+            reasons = threads.map(lambda uri: _delete(table, uri), uris[start : start + BATCH])
             failed += [reason for reason in reasons if reason is not None]
     return failed
 
 
-def _delete(io: FileIO, uri: str) -> str | None:
-    """Delete a file, and the checksum that Hadoop keeps beside a local one. Returns why that failed, or None."""
+def _delete(table: Iceberg, uri: str) -> str | None:
+    """Delete a file, and the checksum that Hadoop keeps beside a local one. Returns why that failed, or None.
+
+    By its name to the letter: PyIceberg's own deletion takes a name up to a `#` or `?`, which is another file.
+    """
+    name = place(uri)
     try:
-        io.delete(uri)
+        filesystem, _ = filesystem_of(table, uri)
+        filesystem.delete_file(name)
     except FileNotFoundError:
         pass
-    except OSError as error:
-        try:  # as in `Folder`: an object store may have deleted the file before it failed
-            exists = io.new_input(uri).exists()
-        except OSError:
-            exists = True
-        if exists:
+    except (OSError, ValueError, Misconfigured) as error:
+        if not isinstance(error, OSError) or _may_exist(filesystem, name):
             return f"{uri}: {error}"
     if not _is_remote(uri):
-        path = PurePosixPath(place(uri))
+        path = PurePosixPath(name)
         with suppress(OSError):  # the next sweep removes it
-            io.delete(str(path.with_name(f".{path.name}.crc")))
+            filesystem.delete_file(str(path.with_name(f".{path.name}.crc")))
     return None
+
+
+def _may_exist(filesystem: FileSystem, name: str) -> bool:
+    """Whether a file is there after its deletion failed: as in `Folder`, a store may have deleted it before."""
+    try:
+        return filesystem.get_file_info(name).type is not FileType.NotFound
+    except OSError:
+        return True
 
 
 def _is_remote(uri: str) -> bool:

@@ -199,6 +199,7 @@ class Upkeep:
                 self._clock,
                 limits=ExpiryLimits(
                     older_than=settings.keep_for,
+                    unpublished_older_than=settings.keep_unpublished_for,
                     most_for_age=settings.most_snapshots,
                     min_snapshots=settings.keep_snapshots,
                     most=MOST_SNAPSHOTS,

@@ -43,6 +43,9 @@ class UpkeepSettings:
     keep_for: timedelta = timedelta(minutes=10)
     """Younger snapshots are kept too, so that a query of less than this never loses a file that it reads."""
 
+    keep_unpublished_for: timedelta = timedelta(days=5)
+    """Younger snapshots that no branch leads to are kept: others may have staged them to publish them later."""
+
     most_snapshots: int = 1_000
     """Of more snapshots than this, the oldest expire although they are younger than `keep_for`: every commit writes all
     of them again."""
@@ -63,7 +66,11 @@ class UpkeepSettings:
                 f"Upkeep cannot keep {self.keep_snapshots} snapshots and at most {self.most_snapshots}: keep fewer, or "
                 "allow more."
             )
-        if self.keep_snapshots < 1 or self.small_files < 2 or self.keep_for < timedelta(0):
+        if (
+            self.keep_snapshots < 1
+            or self.small_files < 2
+            or min(self.keep_for, self.keep_unpublished_for) < timedelta(0)
+        ):
             raise Misconfigured(
                 f"Upkeep cannot keep {self.keep_snapshots} snapshots for {self.keep_for} and compact "
                 f"{self.small_files} files: it must keep at least one snapshot and compact at least two files."

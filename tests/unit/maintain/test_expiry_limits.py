@@ -59,6 +59,24 @@ def test_the_limit_of_young_snapshots_does_not_keep_old_ones(table: IcebergTable
     assert expiring(table, limits, after_ms=2 * HOUR_MS) == [0, 1, 2, 3, 4, 5]
 
 
+def test_snapshots_that_no_branch_leads_to_go_by_an_age_of_their_own(table: IcebergTable) -> None:
+    """As what a job has staged that audits before it publishes."""
+    metadata = table.load().metadata
+    staged = [one.model_copy(update={"snapshot_id": number}) for number, one in enumerate(metadata.snapshots)]
+    metadata = metadata.model_copy(update={"snapshots": [*metadata.snapshots, *staged]})
+    last = metadata.refs["main"].snapshot_id
+    limits = ExpiryLimits(older_than=timedelta(0), most_for_age=1, unpublished_older_than=timedelta(hours=2))
+
+    def gone(after_ms: int) -> set[int]:
+        return {
+            one.snapshot_id for one in _old(metadata, metadata.refs, metadata.last_updated_ms + after_ms, limits, last)
+        }
+
+    everything = {one.snapshot_id for one in metadata.snapshots} - {last}
+    assert gone(HOUR_MS) == everything - set(range(SNAPSHOTS))
+    assert gone(3 * HOUR_MS) == everything
+
+
 def test_the_last_landing_and_all_after_it_stay_whatever_the_limits_say(table: IcebergTable) -> None:
     limits = ExpiryLimits(older_than=timedelta(0), most_for_age=1)
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as Iceberg
@@ -29,6 +30,7 @@ from lakehead.errors import OutcomeUnknown
 from lakehead.lake.commits import _NO_BRANCH, _AsLoaded, _made, set_main
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ports import Moved
+from lakehead.maintain import places
 from lakehead.maintain import remove_snapshots as module
 from lakehead.maintain.manifests import Incomplete
 from lakehead.maintain.places import place
@@ -339,10 +341,13 @@ def test_files_that_cannot_be_deleted_are_told_and_left_to_a_sweep(
         table.load().overwrite(rows(number))
     going, before = ids(table)[:-1], stored(table)
 
-    def refuse(*_: Any) -> None:
-        raise PermissionError("not allowed")
+    class Refusing:
+        get_file_info = LocalFileSystem().get_file_info
 
-    monkeypatch.setattr(type(table.load().io), "delete", refuse)
+        def delete_file(self, _: str) -> None:
+            raise PermissionError("not allowed")
+
+    monkeypatch.setattr(places, "filesystem_of", lambda *_: (Refusing(), ""))
     with caplog.at_level(logging.WARNING, "lakehead.maintain"):
         done = removed(table, going)
 
