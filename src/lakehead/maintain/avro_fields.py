@@ -13,12 +13,13 @@ from typing import Any
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
-from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.reader import FixedReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor, construct_reader
 from pyiceberg.io import FileIO
 from pyiceberg.schema import visit_with_partner
 from pyiceberg.typedef import Record
-from pyiceberg.types import IcebergType, StructType
+from pyiceberg.types import DecimalType, IcebergType, StructType
+from pyiceberg.utils.decimal import decimal_required_bytes
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lakehead.wire.errors import Unreadable
@@ -69,10 +70,17 @@ def _records(content: bytes, fields: StructType, length: int) -> Iterator[Record
 @lru_cache(maxsize=64)
 def _reader(avro_schema: str, fields: StructType) -> Reader:
     """A reader of these fields in files of this schema. Most files of a table have the same."""
-    visitor: Any = ReadSchemaResolver()  # PyIceberg's own types do not say that a schema stands for its struct
+    visitor: Any = _Readers()  # PyIceberg's own types do not say that a schema stands for its struct
     in_file = AvroSchemaConversion().avro_to_iceberg(json.loads(avro_schema))
     reader: Reader = visit_with_partner(in_file, fields, visitor, _Skipping())
     return reader
+
+
+class _Readers(ReadSchemaResolver):
+    """PyIceberg's readers, but for that of decimals: its own skips another number of bytes than it reads."""
+
+    def visit_decimal(self, decimal_type: DecimalType, partner: IcebergType | None) -> Reader:  # noqa: ARG002 - the visitor gives it
+        return FixedReader(decimal_required_bytes(decimal_type.precision))
 
 
 class _Skipping(SchemaPartnerAccessor):

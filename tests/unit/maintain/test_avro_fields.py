@@ -1,5 +1,6 @@
 """A file of a table's metadata is read whole or not at all: what a damaged one lacks must not look unneeded."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import IntegerType, ListType, NestedField, StringType, StructType
+from pyiceberg.types import DecimalType, IntegerType, ListType, NestedField, StringType, StructType
 
 from lakehead.maintain.avro_fields import read_fields
 from lakehead.wire.errors import Unreadable
@@ -15,6 +16,7 @@ from lakehead.wire.errors import Unreadable
 FILE = Schema(
     NestedField(1, "number", IntegerType(), required=True),
     NestedField(2, "more", ListType(3, StringType(), element_required=True), required=False),
+    NestedField(5, "partition", DecimalType(20, 3), required=False),
     NestedField(4, "name", StringType(), required=True),
 )
 NAMES = StructType(NestedField(4, "name", StringType(), required=True))
@@ -28,7 +30,9 @@ def avro(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     io, metadata = PyArrowFileIO(), {"avro.codec": request.param}
     with AvroOutputFile[Record](io.new_output(str(path)), FILE, "records", metadata=metadata) as output:
         for block in range(BLOCKS):
-            output.write_block([Record(block, ["x" * 40], f"{block}-{number}") for number in range(20)])
+            output.write_block(
+                [Record(block, ["x" * 40], Decimal(number - 10), f"{block}-{number}") for number in range(20)]
+            )
     return path
 
 
