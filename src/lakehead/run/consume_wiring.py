@@ -152,7 +152,10 @@ class ConsumeWiring(Wiring):
                 url = folder_url(folder.url)
                 store = open_store(url, store_settings(url, self.environment), clock=clock, ids=ids, random=random)
                 rest, scan = timedelta(seconds=folder.rest_seconds), timedelta(seconds=folder.scan_seconds)
-                return FolderQueue(store, FolderSettings(url=url, rest=rest, poll_interval=scan), clock)
+                stay = config.after_landing not in ("delete", "move")
+                return FolderQueue(
+                    store, FolderSettings(url=url, files_stay=stay, rest=rest, poll_interval=scan), clock
+                )
             case FilesQueueConfig() as files:
                 uris = [folder_url(uri) for uri in files.uris]
                 for uri in uris:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -21,6 +22,7 @@ from lakehead.state.model import PruneLimits
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from lakehead.storage.memory_store import MemoryStore
+from lakehead.storage.open_store import open_store
 from lakehead.storage.port import ListedObject
 from tests.support.state_tools import FIRST, SECOND, HandClock, landing
 
@@ -147,6 +149,67 @@ def test_an_empty_listing_forgets_nothing(pipeline: Pipeline) -> None:
 
     pipeline.drop("other")
     assert pipeline.pruned() == 1
+
+
+def test_a_listing_of_hidden_files_alone_forgets_nothing(pipeline: Pipeline) -> None:
+    pipeline.land("a")
+    pipeline.drop(".not-mounted")
+
+    assert pipeline.pruned() == 0
+    assert pipeline.remembered == {"a"}
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    """A folder of files on a disk, two of them in subfolders of their own."""
+    folder = tmp_path / "inbox"
+    for name in ("plain", "volume/deep/file", "day/file"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("rows")
+    return folder
+
+
+def gone(inbox: Path, *, files_stay: bool = True) -> set[str]:
+    """Those of the inbox's files that are gone for certain."""
+    url = inbox.as_uri()
+    queue = FolderQueue(open_store(url), FolderSettings(url=url, files_stay=files_stay), SystemClock())
+    names = ("plain", "volume/deep/file", "day/file")
+    found = asyncio.run(queue.not_listed([f"{url}/{name}" for name in names]))
+    return {uri.removeprefix(f"{url}/") for uri in found}
+
+
+def test_files_of_a_subfolder_whose_volume_is_not_mounted_are_not_gone(inbox: Path) -> None:
+    rmtree(inbox / "volume" / "deep")
+    rmtree(inbox / "day")
+
+    assert gone(inbox) == {"day/file"}
+
+    (inbox / "volume" / ".not-mounted").touch()
+    assert gone(inbox) == {"day/file"}
+
+    (inbox / "volume" / "other").touch()
+    assert gone(inbox) == {"day/file", "volume/deep/file"}
+
+
+def test_files_that_are_removed_when_they_have_landed_leave_empty_folders(inbox: Path) -> None:
+    (inbox / "day" / "file").unlink()
+
+    assert gone(inbox) == set()
+    assert gone(inbox, files_stay=False) == {"day/file"}
+
+
+def test_files_of_a_folder_that_has_become_a_link_are_not_gone(inbox: Path) -> None:
+    (inbox / "day").rename(inbox.with_name("elsewhere"))
+    (inbox / "day").symlink_to(inbox.with_name("elsewhere"))
+    (inbox / "plain").unlink()
+
+    assert gone(inbox) == {"plain"}
+
+
+def test_files_of_other_folders_are_not_gone(inbox: Path) -> None:
+    queue = FolderQueue(open_store(inbox.as_uri()), FolderSettings(url=inbox.as_uri()), SystemClock())
+
+    assert asyncio.run(queue.not_listed(["file:///other/file", inbox.with_name("INBOX").as_uri() + "/file"])) == set()
 
 
 def test_what_lands_after_the_listing_began_is_not_forgotten(

@@ -18,6 +18,9 @@ class FolderSettings:
     url: str
     """The folder, as the URL that its store was opened with: `file:///folder` or `s3://bucket/prefix`."""
 
+    files_stay: bool = True
+    """Whether files stay where they are when they have landed, and are not deleted or moved then."""
+
     rest: timedelta = timedelta(seconds=2)
     """A file is delivered when it was last modified this long ago, and looked the same this long ago."""
 

@@ -11,9 +11,9 @@ from lakehead.consume.queue import Message
 from lakehead.consume.queues.acknowledged_files import AcknowledgedFiles
 from lakehead.consume.queues.delivery_table import DeliveryTable
 from lakehead.consume.queues.folder_pass import FolderPass, FolderSettings
-from lakehead.consume.queues.listed_files import HEADS_AT_ONCE, base_uri, folder_markers, is_temporary, key_of, uri_of
+from lakehead.consume.queues.listed_files import base_uri, folder_markers, is_temporary, uri_of
+from lakehead.consume.queues.missing_files import missing_files
 from lakehead.consume.queues.pausing import pause
-from lakehead.storage.object_keys import is_valid_key
 from lakehead.storage.port import ListedObject, Store
 
 CLOCKS_DIFFER = timedelta(seconds=30)
@@ -108,28 +108,8 @@ class FolderQueue:
         return uri_of(self._base, "")
 
     async def not_listed(self, uris: Collection[str]) -> frozenset[str]:
-        """Return which of these files are gone, according to a complete listing that begins now.
-
-        A file that the listing lacks is looked for once more: one that is replaced during a listing may be missing. If
-        the listing is empty, none is known to be gone: a volume that is not mounted looks the same.
-        """
-        left, is_empty = set(uris), True
-        async for page in self._store.list():
-            left.difference_update(uri_of(self._base, file.key) for file in page)
-            is_empty = is_empty and not page
-        if is_empty:
-            return frozenset()
-        at_once = asyncio.Semaphore(HEADS_AT_ONCE)
-
-        async def is_gone(uri: str) -> bool:
-            async with at_once:
-                key = key_of(self._base, uri)
-                # A key that our stores do not take can be listed in a bucket, but not looked up.
-                return key is None or (is_valid_key(key) and await self._store.head(key) is None)
-
-        missing = sorted(left)
-        gone = await asyncio.gather(*map(is_gone, missing))
-        return frozenset(uri for uri, is_absent in zip(missing, gone, strict=True) if is_absent)
+        """Return which of these files are gone, by a complete listing that begins now: see `missing_files`."""
+        return await missing_files(self._store, self._base, uris, files_stay=self._settings.files_stay)
 
     # --- listing
 
