@@ -4,8 +4,8 @@ The order is: the landing is settled, the action is done, its message is acknowl
 message comes again, its unit is found to have landed, and the action is done again if it is still to be done. Units
 have the ETag in their ids, so it is known which content has landed, and an object that has another one by now is left
 alone. It is looked up right before the action; stores cannot delete on a condition, so a content that replaces the
-landed one within those milliseconds is lost. Tags are added to the version that was looked up, in a bucket that keeps
-versions.
+landed one within those milliseconds is lost (a file that is moved on one disk is put back). Tags are added to the
+version that was looked up, in a bucket that keeps versions.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
     """Move a file, also to another disk. Readers of the target see it whole or not at all.
 
     Nothing is overwritten: if another file has its name there, its own gets its ETag at the end. False if the file
-    changed while it was copied: then it stays.
+    changed before it was moved or while it was copied: then it stays.
     """
     source, end = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
     end.parent.mkdir(parents=True, exist_ok=True)
@@ -169,4 +169,9 @@ def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
             return False
         partial.replace(end)
         source.unlink()
-    return True
+        return True
+    if file_etag(end.stat()) == etag:
+        return True
+    if not source.exists():  # else a third content has come, which replaces this one anyway
+        end.rename(source)
+    return False

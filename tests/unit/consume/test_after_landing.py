@@ -130,6 +130,30 @@ async def test_a_file_that_changes_while_it_is_copied_to_another_disk_stays(
 
 
 @async_test
+async def test_a_file_that_is_replaced_right_before_it_is_moved_stays_and_can_land(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = written(tmp_path, "a")
+    unit = await unit_of(path)
+    land(state, unit)
+    replaces = Path.replace
+
+    def after_another(self: Path, target: Path) -> Path:
+        if self == path:
+            new = path.with_name("new")
+            new.write_text("new content")
+            replaces(new, path)
+        return replaces(self, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    report = await AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri()).act(TABLE, [unit])
+
+    assert report == ActionReport()
+    assert path.read_text() == "new content"
+    assert [each for each in (tmp_path / "done").rglob("*") if each.is_file()] == []
+
+
+@async_test
 async def test_what_cannot_be_moved_is_counted_and_stays(state: State, tmp_path: Path) -> None:
     path, obstacle = written(tmp_path, "a", "done")
     unit = await unit_of(path)
