@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.lake.commit_times import date_commits
+from lakehead.lake.metadata_reuse import reuse_metadata
 from lakehead.lake.retries import is_transient, unavailable
 from lakehead.spark.settings import Properties
 
@@ -47,6 +48,7 @@ def open_catalog(name: str, properties: Properties, clock: Clock | None = None) 
         # PyIceberg sets no timeout: it would wait for ever for a server that accepts a request and never answers.
         session = catalog._session  # noqa: SLF001 - it has no setting
         session.request = partial(session.request, timeout=REST_SECONDS)  # type: ignore[method-assign] # see above
+    reuse_metadata(catalog)
     date_commits(catalog, clock or SystemClock())
     return catalog
 

@@ -474,10 +474,12 @@ def test_a_table_of_the_first_format_is_refused_with_what_to_do(catalog: Catalog
 
 
 def with_format(table: IcebergTable, version: int) -> None:
-    """Let a table's metadata say that it has another format version, as another writer's may."""
+    """Let a table have another format version, as after another writer's commit."""
     file = Path(table.load().metadata_location.removeprefix("file://"))
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps({**told, "format-version": version, "next-row-id": 0}))
+    raised = file.with_name(f"99999-raised-{version}.metadata.json")
+    raised.write_text(json.dumps({**json.loads(file.read_text()), "format-version": version, "next-row-id": 0}))
+    table.catalog.drop_table(table.name)
+    table.catalog.register_table(table.name, raised.as_uri())
 
 
 def test_a_table_of_a_later_format_is_refused_before_anything_is_staged(catalog: Catalog) -> None:
