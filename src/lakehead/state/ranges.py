@@ -11,17 +11,7 @@ from lakehead.state.database import insert_or_replace
 from lakehead.state.keys import checked_key, chunks, stream_key
 from lakehead.state.model import Numbered, Spans
 from lakehead.state.schema import ranges
-
-
-def merged(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same numbers in order, in spans that neither overlap nor touch. Empty spans are left out."""
-    whole: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if whole and start <= whole[-1][1]:
-            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
-        elif start < end:
-            whole.append((start, end))
-    return tuple(whole)
+from lakehead.wire.spans import merged
 
 
 def read_ranges(connection: Connection, table: str, streams: Iterable[str]) -> dict[str, Spans]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from lakehead.ids import RandomIds
 from lakehead.state.model import Numbered, Spans, StoredLanding, StoredPointer
 from lakehead.state.opening import open_state
-from lakehead.state.ranges import merged
 from lakehead.state.state import State
+from lakehead.wire.spans import common, merged, without
+from lakehead.wire.spans import count as count_numbers
 from tests.support.folders import folder_in_memory
 from tests.support.state_tools import HandClock
 
@@ -43,6 +44,15 @@ def fewest(numbers: set[int]) -> Spans:
 @given(st.lists(one_span))
 def test_merged_spans_are_the_fewest_that_hold_the_same_numbers(spans: list[tuple[int, int]]) -> None:
     assert merged(spans) == fewest(held(spans))
+
+
+@given(st.lists(one_span), st.lists(one_span))
+def test_spans_are_intersected_subtracted_and_counted_as_sets_are(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    assert common(one, other) == fewest(held(one) & held(other))
+    assert without(one, other) == fewest(held(one) - held(other))
+    assert count_numbers(one) == len(held(one))
 
 
 @pytest.mark.slow
