@@ -25,7 +25,7 @@ from lakehead.wire.index_records import QuarantineByBlob
 
 ConflictKind = Literal["identity_conflict", "overlap"]
 """`identity_conflict`: a frame came under an identity that was accepted with another hash, and is not accepted.
-`overlap`: an accepted batch has records that another accepted one brought with other content, and did not land."""
+`overlap`: some records of an accepted batch did not land, because another one has others under their numbers."""
 
 KINDS: tuple[ConflictKind, ...] = ("identity_conflict", "overlap")
 """All kinds, in the order of their folders."""

@@ -135,12 +135,12 @@ def identity_conflicts_folder(agent_id: str | None = None) -> str:
 
 
 def overlap(identity: BatchIdentity, frame_sha256: str) -> str:
-    """The quarantine manifest of an accepted batch, some of whose records another batch brought with other content."""
+    """The quarantine manifest of an accepted batch, for some of whose records another batch landed others."""
     return _identity_and_hash(OVERLAPS, identity, frame_sha256)
 
 
 def parse_overlap(key: str) -> tuple[BatchIdentity, str] | None:
-    """The identity and the hash of the batch that did not land."""
+    """The identity and the hash of the batch, some of whose records did not land."""
     return _parse_identity_and_hash(key, OVERLAPS)
 
 

@@ -1,11 +1,15 @@
 """Conflicts and overlaps: frames that contradict what was accepted, and what operators decided about them."""
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
 
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
-from lakehead.wire.batch_identity import check_id
-from lakehead.wire.stored_record import IdentityRecord, Name, Sha256, UnixNs, Version, VersionedRecord
+from lakehead.wire.batch_identity import BatchIdentity, check_id
+from lakehead.wire.spans import Span, Spans, merged
+from lakehead.wire.stored_record import IdentityRecord, Name, Sequence, Sha256, UnixNs, Version, VersionedRecord
 
 
 class QuarantineManifest(
@@ -68,22 +72,69 @@ class QuarantineManifest(
         return keys.identity_conflict(self.identity, self.submitted_frame_sha256)
 
 
-class OverlapManifest(IdentityRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.overlap.v1"):
-    """The record that an accepted batch did not land: another one has brought some of its records with other content.
+MOST_BATCHES = 100
+"""How many other batches the record of an overlap names, at most."""
 
-    It is created once. The batch stays accepted, and its frame is kept.
+MOST_RANGES = 200
+"""How many ranges it has for each of them, at most. If there are more, the last one reaches to the end of all."""
+
+SequenceRange: TypeAlias = tuple[Sequence, Sequence]
+"""The first and the last sequence number of a range: both are part of it."""
+
+
+class OverlappedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A batch whose records landed for some sequence numbers of another, which has other records there."""
+
+    accepted_manifest_key: str
+    """Its identity manifest; the whole URI, if that is in another store."""
+
+    raw_blob_key: str = ""
+    frame_sha256: str = ""
+    """Empty if it is not known."""
+
+    ranges: tuple[SequenceRange, ...] = ()
+    """The sequence numbers whose records differ, or could not be compared."""
+
+    not_compared: str = ""
+    """Why they could not be compared; empty if they were, and differ."""
+
+    def __post_init__(self) -> None:
+        if self.raw_blob_key != (keys.raw_blob(self.frame_sha256) if self.frame_sha256 else ""):
+            raise ValueError("raw_blob_key is not the key of frame_sha256")
+        if any(start > end for start, end in self.ranges):
+            raise ValueError("a range ends before it starts")
+
+
+class OverlapManifest(
+    IdentityRecord, VersionedRecord, frozen=True, kw_only=True, tag_field="schema", tag="lightmetrics.overlap.v1"
+):
+    """The record that some records of an accepted batch did not land: others have their sequence numbers.
+
+    The first sighting stays. If others turn out to have more of its numbers before it lands, that is added. The batch
+    stays accepted, and its frame is kept.
     """
+
+    MAX_BYTES: ClassVar[int] = 2 << 20
 
     accepted_manifest_key: str
     raw_blob_key: str
     frame_sha256: Sha256
-    other_manifest_key: str
-    """The batch whose records count, accepted under another identity with common sequence numbers."""
+    ranges: tuple[SequenceRange, ...]
+    """All sequence numbers whose records did not land, and differ from those that did or could not be compared."""
 
-    other_raw_blob_key: str
-    other_frame_sha256: Sha256
+    others: tuple[OverlappedBatch, ...]
+    """The batches whose records landed. Of very many only some are named, and `ranges` has all."""
+
+    table: Name
+    """The uuid of the table in which they landed."""
+
     observed_at_unix_ns: UnixNs
+    """When this was seen first."""
+
     observed_by: Name
+    version: Version
+    """Grows when something is added."""
+
     nonce: str = ""
 
     def __post_init__(self) -> None:
@@ -92,43 +143,73 @@ class OverlapManifest(IdentityRecord, frozen=True, kw_only=True, tag_field="sche
             raise ValueError("accepted_manifest_key is not the key of the identity")
         if self.raw_blob_key != keys.raw_blob(self.frame_sha256):
             raise ValueError("raw_blob_key is not the key of frame_sha256")
-        if self.other_raw_blob_key != keys.raw_blob(self.other_frame_sha256):
-            raise ValueError("other_raw_blob_key is not the key of other_frame_sha256")
-        other = keys.parse_accepted(self.other_manifest_key)
-        if other is None or other == self.identity or not other.overlaps(self.identity):
-            raise ValueError("other_manifest_key is not the key of another identity with common sequence numbers")
+        if not self.others or not self.ranges:
+            raise ValueError("it names no other batch or no sequence number, which is no overlap")
+        if any(not self.seq_start <= start <= end <= self.seq_end for start, end in self.ranges):
+            raise ValueError("ranges are not sequence numbers of the batch")
+        for each in self.others:
+            other = keys.parse_accepted(each.accepted_manifest_key)
+            if other == self.identity or (other is not None and not other.overlaps(self.identity)):
+                raise ValueError("others has a batch that is not another with common sequence numbers")
 
     @classmethod
     def of(
         cls,
-        accepted: IdentityManifest,
-        other: IdentityManifest,
+        identity: BatchIdentity,
+        frame_sha256: str,
+        others: Iterable[OverlappedBatch],
         *,
+        table: str,
         observed_at_unix_ns: int,
         observed_by: str,
-        nonce: str = "",
     ) -> "OverlapManifest":
-        """The record that an accepted batch contradicts another, whose records count."""
+        """The record that other batches have landed for some sequence numbers of an accepted one."""
+        found = tuple(others)
         return cls(
-            agent_id=accepted.agent_id,
-            boot_id=accepted.boot_id,
-            seq_start=accepted.seq_start,
-            seq_end=accepted.seq_end,
-            accepted_manifest_key=accepted.key,
-            raw_blob_key=accepted.raw_blob_key,
-            frame_sha256=accepted.frame_sha256,
-            other_manifest_key=other.key,
-            other_raw_blob_key=other.raw_blob_key,
-            other_frame_sha256=other.frame_sha256,
+            agent_id=identity.agent_id,
+            boot_id=identity.boot_id,
+            seq_start=identity.seq_start,
+            seq_end=identity.seq_end,
+            accepted_manifest_key=keys.accepted(identity),
+            raw_blob_key=keys.raw_blob(frame_sha256),
+            frame_sha256=frame_sha256,
+            ranges=_joined(found),
+            others=found[:MOST_BATCHES],
+            table=table,
             observed_at_unix_ns=observed_at_unix_ns,
             observed_by=observed_by,
-            nonce=nonce,
+            version=1,
         )
+
+    def with_more(self, found: "OverlapManifest") -> "OverlapManifest":
+        """Return this record with what another one of the same batch has besides; itself if that has nothing more."""
+        whole = as_ranges(_spans([*self.ranges, *found.ranges]))
+        known = {(each.accepted_manifest_key, each.not_compared) for each in self.others}
+        new = [each for each in found.others if (each.accepted_manifest_key, each.not_compared) not in known]
+        if whole == self.ranges and (not new or len(self.others) >= MOST_BATCHES):
+            return self
+        return msgspec.structs.replace(self, ranges=whole, others=(*self.others, *new)[:MOST_BATCHES])
 
     @property
     def key(self) -> str:
         """Where the record is stored."""
         return keys.overlap(self.identity, self.frame_sha256)
+
+
+def as_ranges(spans: Iterable[Span]) -> tuple[SequenceRange, ...]:
+    """Return spans as ranges for a record: both ends are included, and there are not too many."""
+    whole = merged(spans)
+    if len(whole) > MOST_RANGES:
+        whole = (*whole[: MOST_RANGES - 1], (whole[MOST_RANGES - 1][0], whole[-1][1]))
+    return tuple((start, end - 1) for start, end in whole)
+
+
+def _joined(others: Iterable[OverlappedBatch]) -> tuple[SequenceRange, ...]:
+    return as_ranges(_spans([each for other in others for each in other.ranges]))
+
+
+def _spans(ranges: Iterable[SequenceRange]) -> Spans:
+    return merged((start, end + 1) for start, end in ranges)
 
 
 class ConflictResolution(

@@ -12,7 +12,7 @@ from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.storage.port import ListedObject, Object
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.conflict_records import ConflictResolution, OverlapManifest, QuarantineManifest
+from lakehead.wire.conflict_records import ConflictResolution, OverlapManifest, OverlappedBatch, QuarantineManifest
 from lakehead.wire.errors import InvalidIdentity, InvalidKeyPart, Unreadable
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import FixedClock, ScriptedStore, manifest_of, submitted
@@ -60,9 +60,19 @@ async def conflict(store: ScriptedStore, who: BatchIdentity, content: bytes = b"
 
 async def overlap(store: ScriptedStore, who: BatchIdentity) -> OverlapManifest:
     wider = BatchIdentity(who.agent_id, who.boot_id, who.seq_start, who.seq_end + 5)
+    other = manifest_of(submitted(b"early", wider))
     manifest = OverlapManifest.of(
-        manifest_of(submitted(b"late", who)),
-        manifest_of(submitted(b"early", wider)),
+        who,
+        submitted(b"late", who).sha256,
+        [
+            OverlappedBatch(
+                accepted_manifest_key=other.key,
+                raw_blob_key=other.raw_blob_key,
+                frame_sha256=other.frame_sha256,
+                ranges=((who.seq_start, who.seq_end),),
+            )
+        ],
+        table="table-uuid",
         observed_at_unix_ns=7,
         observed_by="landing-1",
     )

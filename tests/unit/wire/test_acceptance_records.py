@@ -21,10 +21,13 @@ from lakehead.wire.authority_records import (
 )
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import (
+    MOST_RANGES,
     ConflictResolution,
     OverlapManifest,
+    OverlappedBatch,
     QuarantinedIdentity,
     QuarantineManifest,
+    as_ranges,
 )
 from lakehead.wire.errors import InvalidRecord, NewerFormat, Unreadable
 from lakehead.wire.frame import decode_frame, frame_sha256
@@ -66,7 +69,18 @@ CONFLICT = QuarantineManifest.of(MANIFEST, SUBMITTED_HASH, observed_at_unix_ns=A
 OTHER = msgspec.structs.replace(
     MANIFEST, seq_start=15, seq_end=30, frame_sha256=SUBMITTED_HASH, raw_blob_key=keys.raw_blob(SUBMITTED_HASH)
 )
-OVERLAP = OverlapManifest.of(MANIFEST, OTHER, observed_at_unix_ns=AT, observed_by="landing-1", nonce=NONCE)
+OVERLAPPED = OverlappedBatch(
+    accepted_manifest_key=OTHER.key,
+    raw_blob_key=OTHER.raw_blob_key,
+    frame_sha256=OTHER.frame_sha256,
+    ranges=((15, 17), (19, 19)),
+)
+OVERLAP = msgspec.structs.replace(
+    OverlapManifest.of(
+        IDENTITY, ACCEPTED_HASH, [OVERLAPPED], table="table-uuid", observed_at_unix_ns=AT, observed_by="landing-1"
+    ),
+    nonce=NONCE,
+)
 
 RECORDS: dict[str, StoredRecord] = {
     "identity-manifest": MANIFEST,
@@ -339,14 +353,53 @@ def test_a_conflict_with_itself_is_none() -> None:
         QuarantineManifest.of(MANIFEST, ACCEPTED_HASH, observed_at_unix_ns=AT, collector_id="c")
 
 
+def overlap_of(*others: OverlappedBatch) -> OverlapManifest:
+    return OverlapManifest.of(
+        IDENTITY, ACCEPTED_HASH, others, table="table-uuid", observed_at_unix_ns=AT + 1, observed_by="landing-2"
+    )
+
+
 def test_an_overlap_names_another_batch_with_common_sequence_numbers() -> None:
-    with pytest.raises(ValueError, match="common sequence numbers"):
-        OverlapManifest.of(MANIFEST, MANIFEST, observed_at_unix_ns=AT, observed_by="landing-1")
-    after = msgspec.structs.replace(OTHER, seq_start=21)
-    with pytest.raises(ValueError, match="common sequence numbers"):
-        OverlapManifest.of(MANIFEST, after, observed_at_unix_ns=AT, observed_by="landing-1")
+    for other in (IDENTITY, BatchIdentity("agent-a", "boot-uuid", 21, 30)):
+        with pytest.raises(ValueError, match="common sequence numbers"):
+            overlap_of(msgspec.structs.replace(OVERLAPPED, accepted_manifest_key=keys.accepted(other)))
+    for ranges in ((), ((9, 12),), ((20, 21),)):
+        with pytest.raises(ValueError, match=r"no sequence number|are not sequence numbers"):
+            overlap_of(msgspec.structs.replace(OVERLAPPED, ranges=ranges))
     assert QuarantineByBlob.of(OVERLAP).frame_sha256 == ACCEPTED_HASH
     assert QuarantineByBlob.of(OVERLAP).identity == IDENTITY
+
+
+def test_the_first_sighting_of_an_overlap_stays_and_more_is_added_to_it() -> None:
+    assert OVERLAP.with_more(overlap_of(OVERLAPPED)) is OVERLAP
+    more = msgspec.structs.replace(
+        OVERLAPPED,
+        accepted_manifest_key=keys.accepted(BatchIdentity("agent-a", "boot-uuid", 0, 11)),
+        ranges=((10, 11),),
+    )
+    both = OVERLAP.with_more(overlap_of(OVERLAPPED, more))
+    assert (both.ranges, both.others) == (((10, 11), (15, 17), (19, 19)), (OVERLAPPED, more))
+    assert (both.observed_at_unix_ns, both.observed_by) == (AT, "landing-1")
+    assert both.with_more(overlap_of(more)) is both
+
+
+def test_the_record_of_an_overlap_is_bounded_and_its_ranges_hold_every_number() -> None:
+    identity = BatchIdentity("a" * 120, "b" * 120, 0, 2**62)
+    alternate = as_ranges((2**60 + 2 * n, 2**60 + 2 * n + 1) for n in range(MOST_RANGES + 100))
+    assert alternate[-1] == (2**60 + 2 * MOST_RANGES - 2, 2**60 + 2 * MOST_RANGES + 198)
+    others = [
+        msgspec.structs.replace(
+            OVERLAPPED,
+            accepted_manifest_key=keys.accepted(BatchIdentity("a" * 120, "b" * 120, n, 2**62)),
+            ranges=alternate,
+            not_compared="x" * 500,
+        )
+        for n in range(1, 300)
+    ]
+    record = OverlapManifest.of(
+        identity, ACCEPTED_HASH, others, table="t" * 100, observed_at_unix_ns=2**62, observed_by="o" * 1024
+    )
+    assert OverlapManifest.decode(record.encode_checked(), record.key).ranges == alternate
 
 
 @pytest.mark.parametrize("wrong", [1, "x", [], {"a": 2**63}, {"a": 1.5}, {"a": None}, {"a": {}}, {"a" * 257: 1}])
