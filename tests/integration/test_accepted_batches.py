@@ -3,10 +3,11 @@
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.accept.acceptance import Accepted, Acceptor, Submission
+from lakehead.accept.conflicts import Conflicts
 from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.clock import SystemClock
@@ -25,10 +27,13 @@ from lakehead.lake.catalog import open_catalog
 from lakehead.lake.tables import create_table
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
 from lakehead.storage.open_store import open_store
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_keys import raw_blob
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.conflict_records import OverlapManifest
 from lakehead.wire.frame import decode_frame, encode_frame, frame_sha256
+from lakehead.wire.index_records import QuarantineByBlob
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
 from tests.consumer import Consumer
 from tests.lakehouse import Lakehouse
@@ -70,6 +75,18 @@ class Gateway:
         """Store a frame without accepting it."""
         asyncio.run(self._store.put(raw_blob(frame_sha256(frame)), frame))
 
+    def overlaps(self) -> dict[str, OverlapManifest]:
+        """The records of overlaps, as operators see them, by the keys of the identity manifests."""
+        conflicts = Conflicts(store=self._store, clock=SystemClock(), ids=RandomIds(), collector_id="test")
+        page = asyncio.run(conflicts.list())
+        return {keys.accepted(each.identity): cast("OverlapManifest", each.manifest) for each in page.conflicts}
+
+    def is_kept(self, manifest: IdentityManifest) -> bool:
+        """Whether a reverse reference keeps the frame of a batch."""
+        key = keys.quarantine_by_blob(manifest.frame_sha256, manifest.identity)
+        found = asyncio.run(self._store.get(key))
+        return found is not None and QuarantineByBlob.decode(found.body, key).identity == manifest.identity
+
     def enqueue(self, *batches: Sequence[IdentityManifest]) -> None:
         """Put accepted batches on the queue; each argument becomes a message."""
 
@@ -82,20 +99,29 @@ class Gateway:
         asyncio.run(put())
 
 
-def samples(start: int, end: int, *, boot: str = "boot-1") -> bytes:
-    """A frame of samples with these sequence numbers, both included. A record is the same in every frame."""
+def samples(start: int, end: int, *, boot: str = "boot-1", other: Collection[int] = ()) -> bytes:
+    """A frame of samples with these sequence numbers, both included.
+
+    A record is the same in every frame, but for those of `other`.
+    """
     rows = [
-        {"time": NOON + n * DAY // 8 + 1, "metric": f"m{n % 2}", "labels": [("n", str(n))], "type": "gauge", "value": n}
+        {
+            "time": NOON + n * DAY // 8 + 1,
+            "metric": f"m{n % 2}",
+            "labels": [("n", str(n))],
+            "type": "gauge",
+            "value": -n if n in other else n,
+        }
         for n in range(start, end + 1)
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=SAMPLES_V1)
     return encode_frame(BatchIdentity("agent/a", boot, start, end), FrameKind.SAMPLES, batch)
 
 
-def logs(start: int, end: int) -> bytes:
+def logs(start: int, end: int, *, said: str = "line") -> bytes:
     none: list[object] = []
     rows = [
-        {"time": NOON, "body": f"line {n}", "attributes": none, "resource_attributes": none, "scope_attributes": none}
+        {"time": NOON, "body": f"{said} {n}", "attributes": none, "resource_attributes": none, "scope_attributes": none}
         for n in range(start, end + 1)
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=LOGS_V1)
@@ -232,6 +258,106 @@ def test_a_batch_that_comes_again_after_the_state_forgot_its_unit_brings_no_reco
 
     assert sorted(consumer.rows(SAMPLES)["seq"].to_pylist()) == list(range(10, 21))
     assert consumer.rows(LOGS).num_rows == 5
+
+
+def values(consumer: Consumer) -> dict[int, float]:
+    found = consumer.rows(SAMPLES)
+    numbers = found["seq"].to_pylist()
+    assert len(numbers) == len(set(numbers)), "a record has landed twice"
+    return dict(zip(numbers, found["value"].to_pylist(), strict=True))
+
+
+def other_batches(overlap: OverlapManifest) -> list[tuple[str, str, tuple[tuple[int, int], ...], str]]:
+    return [(each.accepted_manifest_key, each.frame_sha256, each.ranges, each.not_compared) for each in overlap.others]
+
+
+@pytest.mark.parametrize("in_one_landing", [True, False], ids=["together", "one after the other"])
+def test_equal_records_of_overlapping_batches_are_dropped_and_others_are_named_in_the_quarantine(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession, *, in_one_landing: bool
+) -> None:
+    """Samples whose values differ, samples that are equal, and logs of two machines with one identity."""
+    short, long = gateway.accept(samples(10, 20), samples(10, 25, other=(12, 13, 17, 23)))
+    equal = gateway.accept(samples(10, 20, boot="2"), samples(10, 25, boot="2"))
+    log, other_log = gateway.accept(logs(0, 4), logs(3, 6, said="another"))
+    if in_one_landing:
+        gateway.enqueue([short, long, *equal, log, other_log])
+    else:
+        gateway.enqueue([short, equal[0], log])
+        assert consumer.run(spark) == 0
+        gateway.enqueue([long, equal[1], other_log])
+
+    assert consumer.run(spark) == 0
+
+    assert len(consumer.rows(SAMPLES)) == 32
+    found = {(row["boot"], row["seq"]): row["value"] for row in consumer.rows(SAMPLES).to_pylist()}
+    assert found == {(b, n): -n if (b, n) == ("boot-1", 23) else n for b in ("boot-1", "2") for n in range(10, 26)}
+    assert sorted(consumer.rows(LOGS)["body"].to_pylist()) == [
+        "another 5",
+        "another 6",
+        *(f"line {n}" for n in range(5)),
+    ]
+
+    overlaps = gateway.overlaps()
+    assert overlaps.keys() == {long.key, other_log.key}
+    overlap = overlaps[long.key]
+    assert (overlap.frame_sha256, overlap.raw_blob_key) == (long.frame_sha256, long.raw_blob_key)
+    assert overlap.ranges == ((12, 13), (17, 17))
+    assert other_batches(overlap) == [(short.key, short.frame_sha256, ((12, 13), (17, 17)), "")]
+    assert other_batches(overlaps[other_log.key]) == [(log.key, log.frame_sha256, ((3, 4),), "")]
+    assert gateway.is_kept(long)
+    assert gateway.is_kept(other_log)
+    assert not gateway.is_kept(short)
+
+
+def test_of_three_batches_each_is_compared_with_the_one_that_landed(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession
+) -> None:
+    """The last equals the first where the second differs, and the second landed only what the first has not."""
+    first, second, third = gateway.accept(
+        samples(1, 10), samples(5, 15, other=range(5, 16)), samples(8, 20, other=(9, *range(14, 21)))
+    )
+    for each in (first, second, third):
+        gateway.enqueue([each])
+        assert consumer.run(spark) == 0
+
+    assert values(consumer) == {n: n if n <= 10 else -n for n in range(1, 21)}
+    overlaps = gateway.overlaps()
+    assert overlaps.keys() == {second.key, third.key}
+    assert other_batches(overlaps[second.key]) == [(first.key, first.frame_sha256, ((5, 10),), "")]
+    assert {other[0]: other[2] for other in other_batches(overlaps[third.key])} == {
+        first.key: ((9, 9),),
+        second.key: ((11, 13),),
+    }
+
+    with closing(sqlite3.connect(consumer.folder / "state.sqlite")) as state, state:
+        assert state.execute("DELETE FROM lakehead_shards").rowcount == 3
+    gateway.enqueue([third], [second, first])
+    assert consumer.run(spark) == 0
+
+    assert gateway.overlaps() == overlaps, "years later each is compared with what landed, also with itself"
+    assert len(values(consumer)) == 20
+
+
+def test_a_batch_whose_other_side_is_missing_or_damaged_is_in_quarantine_as_not_compared(
+    gateway: Gateway, consumer: Consumer, spark: SparkSession, tmp_path: Path
+) -> None:
+    gone, spoilt = gateway.accept(samples(10, 20), samples(30, 40))
+    gateway.enqueue([gone, spoilt])
+    assert consumer.run(spark) == 0
+    (tmp_path / "store" / gone.raw_blob_key).unlink()
+    (tmp_path / "store" / spoilt.raw_blob_key).write_bytes(samples(30, 41))
+    later = gateway.accept(samples(10, 25), samples(35, 45))
+    gateway.enqueue(later)
+
+    assert consumer.run(spark) == 0
+
+    assert sorted(values(consumer)) == [*range(10, 26), *range(30, 46)]
+    overlaps = gateway.overlaps()
+    [(_, sha256, ranges, reason)] = other_batches(overlaps[later[0].key])
+    assert (sha256, ranges) == (gone.frame_sha256, ((10, 20),))
+    assert reason == f"The frame {gone.raw_blob_key} does not exist."
+    [(_, _, ranges, reason)] = other_batches(overlaps[later[1].key])
+    assert (ranges, "It is not the frame that was accepted" in reason) == (((35, 40),), True)
 
 
 def test_a_frame_of_a_newer_version_stops_the_pipeline_and_is_no_dead_letter(

@@ -33,6 +33,15 @@ class ConsumeCounts:
     rescued: int = 0
     """Rows that have something in `_rescued`."""
 
+    overlapping: int = 0
+    """Records that had landed with another batch, are the same, and were dropped."""
+
+    overlaps_quarantined: int = 0
+    """Accepted batches that went to quarantine, because other records than theirs had landed."""
+
+    records_quarantined: int = 0
+    """The records of those that did not land."""
+
     failed: int = 0
     """Tries of units that failed."""
 

@@ -10,11 +10,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakehead.consume.decode.rows import LANDED_AT, RESCUED, ROW, URI, FormatName, ObjectFormat
+from lakehead.consume.landing_overlaps import LandingOverlaps
 from lakehead.consume.large_objects import MAX_OBJECT_BYTES
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.object_stager import SPLIT_BYTES, ObjectStager
 from lakehead.consume.object_tasks import ObjectToRead
-from lakehead.consume.ports import LandingReport, PartRead, ReadUnit
+from lakehead.consume.overlaps import OverlapCheck
+from lakehead.consume.ports import LandingReport, OverlapReport, PartRead, ReadUnit
 from lakehead.errors import Misconfigured
 from lakehead.lake.audits import every_row_once
 from lakehead.lake.conform import RowsRejected, conform
@@ -74,18 +76,22 @@ class IcebergLandings:
         stores: Mapping[str, StoreSettings],
         lease: timedelta,
         after_landing: Callable[[IcebergTable], Awaitable[object]] | None = None,
+        open_overlaps: Callable[[], OverlapCheck] | None = None,
         split_bytes: int = SPLIT_BYTES,
         max_object_bytes: int = MAX_OBJECT_BYTES,
     ) -> None:
         """`open_landing` is called once in each table's thread: sessions and catalogs are not shared by threads.
 
         `stores` say how to reach the buckets of each scheme; a unit is ours for `lease` without a sign of life.
-        `after_landing` is called after each landing, with the table as the landing has left it. Objects of more than
+        `after_landing` is called after each landing, with the table as the landing has left it. `open_overlaps` opens
+        what compares accepted batches, in the table's thread, when some have common records. Objects of more than
         `split_bytes` are split over tasks where their format allows it, and of one that has more than
         `max_object_bytes` only so many are landed at once.
         """
         limits = _Limits(split_bytes, max_object_bytes)
-        self._threads = {table.name: _TableThread(table, open_landing, stores, lease, limits) for table in tables}
+        self._threads = {
+            table.name: _TableThread(table, open_landing, open_overlaps, stores, lease, limits) for table in tables
+        }
         self._after_landing = after_landing
 
     async def uuid(self, table: str) -> str:
@@ -131,17 +137,20 @@ class _TableThread:
         self,
         table: TableFormat,
         open_landing: Callable[[], IcebergLanding],
+        open_overlaps: Callable[[], OverlapCheck] | None,
         stores: Mapping[str, StoreSettings],
         lease: timedelta,
         limits: _Limits,
     ) -> None:
         self._limits = limits
+        self._open_overlaps = open_overlaps
         self._table = table
         self._open_landing = open_landing
         self._stores = stores
         self._lease = lease
         self._pool = ThreadPoolExecutor(1, f"lakehead-{table.name}")
         self._opened: tuple[IcebergLanding, IcebergTable] | None = None
+        self._is_cancelled = False
         self._group: str | None = None
         """The group of the Spark jobs that are running."""
 
@@ -151,6 +160,7 @@ class _TableThread:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            self._is_cancelled = True
             if self._opened is not None and self._group is not None:
                 cancel_group(self._opened[0].run.session, self._group)
             await asyncio.wait([future])
@@ -208,11 +218,19 @@ class _TableThread:
             if lost:
                 raise Overtaken(f"{len(lost)} messages are another consumer's by now, such as that of {lost[0]}.")
 
+        overlaps = LandingOverlaps(
+            open_check=self._open_overlaps,
+            frames={_unit(work): work.frame for work in works if work.frame},
+            table=table,
+            ledger=landing.ledger,
+            is_cancelled=lambda: self._is_cancelled,
+        )
         progress = StateProgress(state=run.state, owner=run.owner, lease=self._lease)
         self._group = f"{run.run}/{self._table.name}/{run.ids.uuid()}"  # a cancelled group's name is not used again
         try:
             with job_group(run.session, self._group, f"{run.pipeline}: {self._table.name}", pool=self._table.name):
-                staged = landing.land(table, list(keys), stager, progress, audits=[every_row_once, all_held])
+                audits = [every_row_once, overlaps.compare, all_held]
+                staged = landing.land(table, list(keys), stager, progress, audits=audits)
         finally:
             self._group = None
         remainders = staged.landing.remainders if staged else ()
@@ -226,6 +244,7 @@ class _TableThread:
             },
             failed={keys[unit]: failure for unit, failure in stager.failed.items()},
             snapshot=head_of(table.seen().metadata).snapshot if remainders else None,
+            overlaps=overlaps.report if remainders else OverlapReport(),
         )
 
 

@@ -39,6 +39,20 @@ class PartRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapReport:
+    """What became of records that did not land, because their numbers had landed with other batches."""
+
+    equal: int = 0
+    """Records that are the same as those that landed, and were dropped."""
+
+    records: int = 0
+    """Records that differ from those that landed, or could not be compared: they are in quarantine."""
+
+    batches: int = 0
+    """The batches of those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LandingReport:
     """What became of the units of a landing. A unit that is in none of the three is not ours any more."""
 
@@ -49,6 +63,9 @@ class LandingReport:
     failed: Mapping[UnitKey, Failure] = field(default_factory=dict)
     snapshot: int | None = None
     """The snapshot that holds what landed, if it is known."""
+
+    overlaps: OverlapReport = OverlapReport()
+    """What did not land of batches that did."""
 
 
 class UnitLander(Protocol):

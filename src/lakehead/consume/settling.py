@@ -256,6 +256,17 @@ class Settling:
         counts = self.counts
         counts.landings += bool(report.landed or report.begun)
         counts.landed += len(report.landed)
+        counts.overlapping += report.overlaps.equal
+        counts.overlaps_quarantined += report.overlaps.batches
+        counts.records_quarantined += report.overlaps.records
+        if report.overlaps.batches:
+            LOG.warning(
+                "Pipeline %s: %d records of %d accepted batches did not land, because others have landed under their "
+                "sequence numbers. They are in quarantine: see `lakehead conflicts list`.",
+                self.settings.name,
+                report.overlaps.records,
+                report.overlaps.batches,
+            )
         for unit in (*report.landed.values(), *(part.read for part in report.begun.values())):
             counts.rows += unit.rows
             counts.bytes += unit.bytes

@@ -128,14 +128,18 @@ class TableLandings:
 
 
 def groups_of(works: Sequence[Work], settings: PipelineSettings) -> list[list[Work]]:
-    """Divide units into landings: those that failed before into smaller groups, and all by their bytes."""
-    by_limit: dict[int, list[Work]] = {}
-    for work in works:
-        by_limit.setdefault(settings.group_limit(work.tries), []).append(work)
+    """Divide units into landings: those that failed before into smaller groups, and all by their bytes.
+
+    Accepted batches with common records come into different ones. So what landed is known before the rest is compared
+    with it, and cannot become another's after a crash.
+    """
+    by_limit: dict[tuple[int, int], list[Work]] = {}
+    for work, turn in zip(works, _turns(works), strict=True):
+        by_limit.setdefault((-settings.group_limit(work.tries), turn), []).append(work)
     groups: list[list[Work]] = []
-    for limit in sorted(by_limit, reverse=True):
-        group, size = list[Work](), 0
-        for work in by_limit[limit]:
+    for (limit_below_0, _), theirs in sorted(by_limit.items(), key=lambda each: each[0]):
+        limit, group, size = -limit_below_0, list[Work](), 0
+        for work in theirs:
             if group and (len(group) >= limit or size + work.size > settings.max_bytes):
                 groups.append(group)
                 group, size = [], 0
@@ -143,3 +147,17 @@ def groups_of(works: Sequence[Work], settings: PipelineSettings) -> list[list[Wo
             size += work.size
         groups.append(group)
     return groups
+
+
+def _turns(works: Sequence[Work]) -> list[int]:
+    """For each unit, how many others before it have records of its numbers, one after the other: mostly none."""
+    turns = [0] * len(works)
+    frames = [(each.frame.identity, number) for number, each in enumerate(works) if each.frame]
+    ends: dict[tuple[str, str], list[int]] = {}
+    for identity, number in sorted(frames):
+        # The ends of each turn's last batch: the first turn whose batches all end before this one takes it.
+        theirs = ends.setdefault((identity.agent_id, identity.boot_id), [])
+        turn = next((turn for turn, end in enumerate(theirs) if end < identity.seq_start), len(theirs))
+        theirs[turn : turn + 1] = [identity.seq_end]
+        turns[number] = turn
+    return turns

@@ -48,7 +48,7 @@ from lakehead.state.model import Watermark
 
 T = TypeVar("T")
 
-Audit = Callable[[Staged[Rows]], None]
+Audit = Callable[[Staged[Rows]], Awaitable[None] | None]
 """Raises `AuditFailed` if the rows must not be published; main is then left unchanged."""
 
 VERIFY_STAGED_AFTER = timedelta(hours=3)
@@ -163,7 +163,7 @@ class _Attempt(Generic[Rows]):
                     units = [unit for unit in units if unit not in left_out]
                     pause = 0.0
                     continue
-                self._audit(staged, fence.head)
+                await self._audit(staged, fence.head)
                 published = await self._publish(staged, fence.head)
             except (Moved, OutcomeUnknown) as error:  # staging a merge also makes a commit
                 published = error
@@ -216,11 +216,12 @@ class _Attempt(Generic[Rows]):
     def _token(self, remainders: Sequence[UnitRemainder]) -> str:
         return token_of(self._lander.pipeline, self._lander.table.uuid, [each.recorded for each in remainders])
 
-    def _audit(self, staged: Staged[Rows], at: Head) -> None:
+    async def _audit(self, staged: Staged[Rows], at: Head) -> None:
         """Audit what is staged, once for each head: a commit retried at the same head is not audited again."""
         if self._audited_at != at:
             for audit in self._lander.audits:
-                audit(staged)
+                if (unfinished := audit(staged)) is not None:
+                    await unfinished
             self._audited_at = at
 
     async def _publish(self, staged: Staged[Rows], at: Head) -> Head | LakeheadError:

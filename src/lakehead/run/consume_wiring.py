@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lakehead.accept.overlaps import Overlaps
 from lakehead.buffer.config import ObjectStoreConfig
 from lakehead.clock import Clock
 from lakehead.consume.accepted_batches import AcceptedLookup, AcceptedReader
@@ -16,7 +17,7 @@ from lakehead.consume.after_landing import AfterLanding
 from lakehead.consume.backfill_state import BackfillSharedState
 from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.dead_letters import QueueDeadLetters
-from lakehead.consume.decode.frames import SORTED_BY, TIME, landed_columns
+from lakehead.consume.decode.frames import LIMITS, SORTED_BY, TIME, landed_columns
 from lakehead.consume.decode.rows import ObjectFormat
 from lakehead.consume.etag_lookup import EtagLookup
 from lakehead.consume.folder_replays import FolderReplays
@@ -24,6 +25,7 @@ from lakehead.consume.iceberg_landings import IcebergLandings, TableFormat
 from lakehead.consume.message_reader import MessageReader
 from lakehead.consume.object_clients import ObjectClients
 from lakehead.consume.objects import MessageFormat
+from lakehead.consume.overlaps import OverlapCheck
 from lakehead.consume.ports import Lookup
 from lakehead.consume.queue import DeletingQueue, Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
@@ -196,6 +198,7 @@ class ConsumeWiring(Wiring):
             stores=self.object_stores(),
             lease=settings.lease,
             after_landing=deps.after_landing,
+            open_overlaps=self._overlaps(settings.name, reader, config, deps),
             max_object_bytes=config.max_object_bytes,
         )
         opened.callback(landings.close)
@@ -237,6 +240,28 @@ class ConsumeWiring(Wiring):
             etags = EtagLookup(clients=clients, format=reader.format, routes=reader.routes, store_url=reader.store_url)
             return replace(reader, known=etags.known), etags
         return reader, None
+
+    def _overlaps(
+        self, name: str, reader: MessageReader, config: ConsumeConfig, deps: PipelineDeps
+    ) -> Callable[[], OverlapCheck] | None:
+        """What opens the comparison of accepted batches with common records; None if the pipeline lands none."""
+        if reader.format is not MessageFormat.ACCEPTED or not isinstance(config.queue, ManifestQueueConfig):
+            return None
+        url = config.queue.store
+
+        def opened() -> OverlapCheck:
+            where = store_settings(url, self.environment)
+            overlaps = Overlaps(
+                store=open_store(url, where, clock=deps.clock, ids=deps.ids, random=deps.random),
+                clock=deps.clock,
+                ids=deps.ids,
+                random=deps.random,
+                observed_by=f"pipeline {name}",
+                most_records=LIMITS.records,
+            )
+            return OverlapCheck(overlaps=overlaps, store_url=url)
+
+        return opened
 
     def _after_landing(self, config: ConsumeConfig, reader: MessageReader, state: State) -> AfterLanding | None:
         """What becomes of landed objects. Raises `Misconfigured` if they would be consumed where they are moved to.

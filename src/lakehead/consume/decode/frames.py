@@ -63,6 +63,22 @@ def landed_columns(kind: FrameKind) -> pa.Schema:
     return pa.schema([*fields, (AGENT, pa.string()), (BOOT, pa.string()), (SEQ, pa.int64())])
 
 
+def accepted_frame(body: bytes, identity: BatchIdentity, sha256: str) -> Frame:
+    """Decode the frame of an accepted batch.
+
+    Raises `ObjectRefused` if it is not the frame that was accepted, and `NewerFormat` if a newer Lakehead wrote it.
+    """
+    if (found := frame_sha256(body)) != sha256:
+        raise ObjectRefused(
+            f"It is not the frame that was accepted: its sha256 is {found}, and the accepted one is {sha256}. "
+            "Store the accepted frame again, as by sending it again."
+        )
+    frame = _decoded(body)
+    if frame.identity != identity:
+        raise ObjectRefused(f"It is the frame of another batch: {_named(frame.identity)}, and not {_named(identity)}.")
+    return frame
+
+
 def read_accepted(
     source: pa.NativeFile, accepted: AcceptedFrame, columns: pa.Schema, report: ReadReport
 ) -> Iterator[pa.RecordBatch]:
@@ -71,16 +87,8 @@ def read_accepted(
     Raises `ObjectRefused` if it is not the frame that was accepted, `NewerFormat` if a newer Lakehead wrote it, and
     `RowsRejected` if the table lacks one of the columns.
     """
-    body = _body(source)
-    if (found := frame_sha256(body)) != accepted.sha256:
-        raise ObjectRefused(
-            f"It is not the frame that was accepted: its sha256 is {found}, and the accepted one is {accepted.sha256}. "
-            "Store the accepted frame again, as by sending it again."
-        )
-    frame = _decoded(body)
-    identity, wanted = frame.identity, accepted.identity
-    if identity != wanted:
-        raise ObjectRefused(f"It is the frame of another batch: {_named(identity)}, and not {_named(wanted)}.")
+    frame = accepted_frame(_body(source), accepted.identity, accepted.sha256)
+    identity = frame.identity
     if frame.header.kind is not accepted.kind:
         raise ObjectRefused(
             f"It has {frame.header.kind.name.lower()}, and the table takes {accepted.kind.name.lower()}."
