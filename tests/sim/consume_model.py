@@ -14,7 +14,7 @@ from lakehead.consume.shared_state import Opened
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.lake.landing import Fence, LandedPart, NewWatermark, Unit, UnitRemainder
 from lakehead.lake.ports import Overtaken, Staged
-from lakehead.lake.protocol import Lander
+from lakehead.lake.protocol import Audit, Lander
 from lakehead.retry import Backoff
 from lakehead.state.model import FileOutcome
 from tests.sim.landing_model import (
@@ -298,6 +298,8 @@ class ModelLandings:
     checks: bool = True
     """Whether it is asked before the commit if units are still held."""
     lander: type[Lander[Files]] = Lander
+    compare: Audit[Files] | None = None
+    """Compares what a landing drops with what has landed, before it is published."""
 
     async def uuid(self, table: str) -> str:
         await self.wire.delay()
@@ -330,7 +332,7 @@ class ModelLandings:
             progress=self.progress,
             ledger=ModelLedger(self.lake, self.wire),
             stager=stager,
-            audits=[audit],
+            audits=[*([self.compare] if self.compare else []), audit],
             clock=self.wire.world.clock,
             random=self.wire.world.random,
             backoff=Backoff(attempts=8, first_seconds=0.02),

@@ -129,6 +129,11 @@ class Lake:
         """How often each record is in the table."""
         return Counter(record for file in self.live_files() for record in _records(self.files[file]))
 
+    def owners(self) -> dict[int, str]:
+        """The unit that brought each record that is in the table."""
+        landed = [each for file in self.live_files() for each in self.files[file].remainders]
+        return {record: each.unit.id for each in landed for record in _own(each)}
+
     def check(self) -> None:
         """What must hold after every change: no record twice, no file of main gone."""
         if gone := self.live_files() - self.files.keys():

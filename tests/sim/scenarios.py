@@ -9,6 +9,7 @@ from tests.sim.buffer_pipelines import PIPELINES
 from tests.sim.buffer_prefix import PREFIX_SOUND
 from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
+from tests.sim.consume_overlaps import OVERLAPS_BROKEN, OVERLAPS_SOUND
 from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
@@ -21,6 +22,7 @@ SOUND: dict[str, Scenario] = {
     **LANDING_SOUND,
     **CONSUME_SOUND,
     **TABLES_SOUND,
+    **OVERLAPS_SOUND,
     **BUFFER_SOUND,
     **PIPELINES,
     **PARTITIONS_SOUND,
@@ -35,6 +37,7 @@ BROKEN: dict[str, Scenario] = {
     **LANDING_BROKEN,
     **CONSUME_BROKEN,
     **TABLES_BROKEN,
+    **OVERLAPS_BROKEN,
     **BUFFER_BROKEN,
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,

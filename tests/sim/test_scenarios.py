@@ -32,6 +32,9 @@ A seed of theirs takes 6 ms and more, three times as long as one of the others, 
 the simulator: with 2,000 they would take half of the time that `make test` has for everything but Spark.
 """
 
+COSTLIEST = ("consume_overlaps",)
+"""A seed takes 50 ms, because its batches are real frames that are read and compared. These get a seventh."""
+
 RARE = {
     "buffer_clean_up_from_memory": (69,),
     "buffer_fresh_claims_skipped": (214,),
@@ -52,10 +55,11 @@ miss; then the hunt finds others, and these are to be replaced."""
 def seeds(name: str, request: pytest.FixtureRequest) -> range:
     """The seeds of a scenario: as many as `--sim-seeds` says, or what `make test` and `make soak` give it.
 
-    Costly ones get half of them, but for a soak.
+    Costly ones get a part of them, but for a soak.
     """
     asked = request.config.getoption("--sim-seeds") or effort(2_000, soak=20_000)
-    return range(asked // 2 if name in COSTLY and not SOAKING else asked)
+    part = 7 if name in COSTLIEST else 2 if name in COSTLY else 1
+    return range(asked if SOAKING else asked // part)
 
 
 @pytest.mark.timeout(effort(300, soak=3_600))  # how long thousands of seeds take is the machine's affair

@@ -34,12 +34,14 @@ def spans_of(flags: Flags, first: int = 0) -> list[Span]:
 def _differ(one: pa.Array, other: pa.Array) -> Flags:
     if not one.type.equals(other.type):
         return _is_valid(one) | _is_valid(other)
-    valid, both = _is_valid(one), _is_valid(one) & _is_valid(other)
-    found: Flags = valid != _is_valid(other)
-    if both.all():
-        return found | _values_differ(one, other)
-    mask = _array(both)
-    found[both] = _values_differ(one.filter(mask), other.filter(mask))
+    if not one.null_count and not other.null_count:
+        return _values_differ(one, other)
+    valid, others = _is_valid(one), _is_valid(other)
+    found: Flags = valid != others
+    both = valid & others
+    if both.any():
+        mask = _array(both)
+        found[both] = _values_differ(one.filter(mask), other.filter(mask))
     return found
 
 
