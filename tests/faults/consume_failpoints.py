@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from lakehead.accept.overlaps import Overlaps
 from lakehead.consume.object_stager import ObjectStager
 from lakehead.consume.queues.manifest_queue import ManifestQueue
 from lakehead.consume.queues.sqs_queue import SqsQueue
@@ -25,6 +26,7 @@ STEPS: dict[str, tuple[tuple[type, str], ...]] = {
     "count try": ((QueueSharedState, "count_try"),),
     "plan": ((StateProgress, "plan"),),
     "stage": ((ObjectStager, "stage"),),
+    "quarantine": ((Overlaps, "record"),),
     "publish": ((IcebergTable, "publish"),),
     "record": ((StoreLedger, "record"),),
     "settle": ((StateProgress, "settle"),),

@@ -197,7 +197,8 @@ class OverlappingPipelines(Pipelines):
                 for unit, spans in numbers_in(landing, "", wanted).items():
                     found[uri_of(unit)] = spans
                     wanted = without(wanted, spans)
-                before = None if landing.before is None else self.lake.ledger[landing.before].landing
+                # The model's rebuilt state is ahead of its ledger; a real rebuild writes to the ledger first.
+                before = None if landing.before is None else self.lake.snapshots[landing.before].landing
                 if before is None:
                     break
                 landing = before

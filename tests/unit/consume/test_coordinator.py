@@ -5,11 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.queue import Message
 from lakehead.consume.table_landings import groups_of
 from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.record_schemas import FrameKind
 from tests.support.effort import effort
 from tests.support.simulation import World
 from tests.unit.consume.pipelines import SETTINGS, Pipelines, Shard, pipelines_test
@@ -201,6 +204,31 @@ def test_groups_are_divided_by_bytes_and_an_object_above_the_limit_is_alone() ->
         ["e"],
     ]
     assert groups_of([], settings) == []
+
+
+def test_accepted_batches_with_common_records_are_not_landed_together() -> None:
+    """Else it would not be known before the commit which of them has landed a record."""
+
+    def batch(start: int, end: int, boot: str = "boot") -> Work:
+        identity = BatchIdentity("agent", boot, start, end)
+        frame = AcceptedFrame(identity=identity, kind=FrameKind.SAMPLES, sha256="ab" * 32)
+        return replace(work(f"{boot} {start}-{end}"), frame=frame)
+
+    works = [
+        batch(10, 20),
+        work("file"),
+        batch(21, 30),
+        batch(10, 25),
+        batch(15, 17),
+        batch(10, 20, "other"),
+        batch(31, 40),
+    ]
+
+    assert [{each.key.unit for each in group} for group in groups_of(works, SETTINGS)] == [
+        {"boot 10-20", "file", "boot 21-30", "other 10-20", "boot 31-40"},
+        {"boot 10-25"},
+        {"boot 15-17"},
+    ]
 
 
 def work(unit: str, *, tries: int = 0, size: int = 0) -> Work:
