@@ -16,7 +16,8 @@ class BucketRole(StrEnum):
     GC = "gc"
     RECONCILER = "reconciler"
     READER = "reader"
-    """Queries. Not the pipelines that land what was accepted: they write to the queue and to tables."""
+    """Queries. Not the pipelines that land what was accepted: they write to the queue, to tables and to the
+    quarantine."""
 
 
 RAW_BLOBS = "raw-blobs/v1"

@@ -4,6 +4,7 @@ It comes before the landing is published: what has landed was compared, whoever 
 A batch with others than those that landed goes to quarantine, and so does one that could not be compared.
 """
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,6 +79,20 @@ class _Compared:
         )
 
 
+class _AcceptedOfBoot:
+    """Accepted batches of one boot, in the order of their numbers. There may be very many."""
+
+    def __init__(self, identities: Sequence[BatchIdentity]) -> None:
+        self._identities = identities
+        self._longest = max((each.record_count for each in identities), default=0)
+
+    def near(self, spans: Spans) -> Sequence[BatchIdentity]:
+        """Those that can have some of the numbers."""
+        first = bisect_left(self._identities, spans[0][0] - self._longest, key=lambda each: each.seq_start)
+        last = bisect_left(self._identities, spans[-1][1], key=lambda each: each.seq_start)
+        return self._identities[first:last]
+
+
 @dataclass(slots=True, kw_only=True)
 class OverlapCheck:
     """Compares what is dropped with what landed, for one table at a time."""
@@ -104,20 +119,18 @@ class OverlapCheck:
         try:
             for (agent_id, boot_id), theirs in sorted(boots.items()):
                 hull: Span = (min(each.spans[0][0] for each in theirs), max(each.spans[-1][1] for each in theirs))
-                identities = await self.overlaps.accepted_in(agent_id, boot_id, hull)
+                accepted = _AcceptedOfBoot(await self.overlaps.accepted_in(agent_id, boot_id, hull))
                 for each in sorted(theirs, key=lambda each: each.spans):
-                    different = await self._check_one(each, identities, owners, table)
+                    different = await self._check_one(each, accepted, owners, table)
                     batches, records = batches + bool(different), records + different
                     equal += count(each.spans) - different
         finally:
             self._frames.clear()
         return OverlapReport(equal=equal, batches=batches, records=records)
 
-    async def _check_one(
-        self, each: DroppedRecords, identities: Sequence[BatchIdentity], owners: FindOwners, table: str
-    ) -> int:
+    async def _check_one(self, each: DroppedRecords, accepted: _AcceptedOfBoot, owners: FindOwners, table: str) -> int:
         """Compare the dropped records of one batch. Returns how many of them are in quarantine."""
-        frame, contradicted = each.frame, await self._contradicted(each, identities, owners)
+        frame, contradicted = each.frame, await self._contradicted(each, accepted, owners)
         if not contradicted:
             return 0
         try:
@@ -129,11 +142,11 @@ class OverlapCheck:
         return count(span for spans, _ in contradicted for span in spans)
 
     async def _contradicted(
-        self, each: DroppedRecords, identities: Sequence[BatchIdentity], owners: FindOwners
+        self, each: DroppedRecords, accepted: _AcceptedOfBoot, owners: FindOwners
     ) -> list[tuple[Spans, OverlappedBatch]]:
         """The batches that landed others of these records, with their sequence numbers."""
         compared: list[_Compared] = []
-        for identity in identities:
+        for identity in accepted.near(each.spans):
             shared = common(each.spans, [(identity.seq_start, identity.seq_end + 1)])
             if shared and identity != each.frame.identity:
                 self.go_on()

@@ -351,6 +351,12 @@ COUNTS = {each.name: 0 for each in fields(ConsumeCounts)}
             "pipeline a: failed after 0:03; 0 files landed with 0 rows, 2 dead letters: It broke.",
         ),
         (
+            PipelineEnded(
+                pipeline="a", counts={**COUNTS, "landed": 1, "overlaps_quarantined": 1}, seconds=3, error=None
+            ),
+            "pipeline a: ended after 0:03; 1 file landed with 0 rows, 1 batch in quarantine",
+        ),
+        (
             PipelineEnded(pipeline="a", counts=COUNTS, seconds=3, error=None),
             "pipeline a: ended after 0:03; 0 files landed with 0 rows",
         ),

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakehead.accept.acceptance import Acceptor, Conflict
+from lakehead.accept.overlaps import Overlaps
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
@@ -17,6 +19,9 @@ from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.run.config.problems import InvalidConfig
 from lakehead.run.gateway_command import open_gateway
 from lakehead.run.gateway_wiring import GatewayWiring
+from lakehead.wire import acceptance_keys
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.conflict_records import OverlappedBatch
 from tests.unit.accept.support import submitted
 from tests.unit.run.queue_support import Done
 
@@ -121,6 +126,43 @@ def test_conflicts_are_listed_shown_and_decided_about_by_the_submitted_hash(lake
     assert lakehead("conflicts", "quarantine", config, conflict).code == 0
     assert lakehead("conflicts", "release", config, conflict).code == 0
     assert json.loads(lakehead("conflicts", "list", config, "--agent", "other", "--json").out) == {"conflicts": []}
+
+
+def test_an_overlap_is_shown_with_both_batches_and_cannot_be_dropped_but_its_boot_can_be_quarantined(
+    lakehead: Lakehead, config: Path
+) -> None:
+    lakehead("gateway", "init", config)
+    wiring, late = open_gateway(config), submitted(b"late")
+    overlaps = Overlaps(
+        store=wiring.store,
+        clock=SystemClock(),
+        ids=RandomIds(),
+        random=wiring.random,
+        observed_by="pipeline telemetry",
+        most_records=100,
+    )
+    key = acceptance_keys.accepted(BatchIdentity("agent-a", "boot-1", 15, 30))
+    other = OverlappedBatch(
+        accepted_manifest_key=key,
+        raw_blob_key=acceptance_keys.raw_blob("ab" * 32),
+        frame_sha256="ab" * 32,
+        ranges=((15, 17), (20, 20)),
+    )
+    asyncio.run(overlaps.record(late.identity, late.sha256, [other], table="table-uuid"))
+
+    [shown] = json.loads(lakehead("conflicts", "list", config, "--json").out)["conflicts"]
+
+    assert (shown["kind"], shown["manifest"]["frame_sha256"]) == ("overlap", late.sha256)
+    assert shown["manifest"]["ranges"] == [[15, 17], [20, 20]]
+    assert shown["manifest"]["others"] == [json.loads(msgspec.json.encode(other))]
+    assert shown["manifest"]["observed_at_unix_ns"] > 0
+    assert [shown["id"], "overlap", "agent-a", "10-20", "open"] in [
+        row.split() for row in lakehead("conflicts", "list", config).out.splitlines()
+    ]
+    assert json.loads(lakehead("conflicts", "show", config, shown["id"]).out) == shown
+    refused = lakehead("conflicts", "accept-existing", config, shown["id"])
+    assert (refused.code, "its agent has nothing to drop" in refused.err) == (2, True)
+    assert "is in quarantine" in lakehead("conflicts", "quarantine", config, shown["id"]).out
 
 
 @pytest.mark.parametrize("command", ["show", "accept-existing", "quarantine", "release"])

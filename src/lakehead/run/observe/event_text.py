@@ -155,9 +155,15 @@ def _pipeline_text(event: PipelineStarted | PipelineProgress | PipelineEnded) ->
 def _landed(counts: Mapping[str, int]) -> str:
     """Return "12 files landed with 12,000 rows, 1 duplicate, 1 dead letter"."""
     text = f"{counted(counts['landed'], 'file')} landed with {counted(counts['rows'], 'row')}"
-    more = {"duplicates": "duplicate", "failed": "failed try", "dead_letters": "dead letter", "filtered": "filtered"}
-    plurals = {"failed": "failed tries", "filtered": "filtered"}
-    parts = [counted(counts[key], noun, plurals.get(key)) for key, noun in more.items() if counts[key]]
+    more = {
+        "duplicates": "duplicate",
+        "failed": "failed try",
+        "dead_letters": "dead letter",
+        "overlaps_quarantined": "batch in quarantine",
+        "filtered": "filtered",
+    }
+    plurals = {"failed": "failed tries", "overlaps_quarantined": "batches in quarantine", "filtered": "filtered"}
+    parts = [counted(counts[key], noun, plurals.get(key)) for key, noun in more.items() if counts.get(key)]
     return ", ".join([text, *parts])
 
 
