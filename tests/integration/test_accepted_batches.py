@@ -1,5 +1,6 @@
 """What gateways accept lands: from acceptance through the queue to the tables, each record exactly once."""
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -165,7 +166,12 @@ def other_batches(overlap: OverlapManifest) -> list[tuple[str, str, tuple[tuple[
 
 @pytest.mark.parametrize("in_one_landing", [True, False], ids=["together", "one after the other"])
 def test_equal_records_of_overlapping_batches_are_dropped_and_others_are_named_in_the_quarantine(
-    gateway: Gateway, consumer: Consumer, spark: SparkSession, *, in_one_landing: bool
+    gateway: Gateway,
+    consumer: Consumer,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    in_one_landing: bool,
 ) -> None:
     """Samples whose values differ, samples that are equal, and logs of two machines with one identity."""
     short, long = gateway.accept(samples(10, 20), samples(10, 25, other=(12, 13, 17, 23)))
@@ -199,6 +205,9 @@ def test_equal_records_of_overlapping_batches_are_dropped_and_others_are_named_i
     assert gateway.is_kept(long)
     assert gateway.is_kept(other_log)
     assert not gateway.is_kept(short)
+    ended = [line for line in capsys.readouterr().out.splitlines() if '"pipeline_ended"' in line]
+    counts = json.loads(ended[-1])["payload"]["counts"]
+    assert (counts["overlapping"], counts["overlaps_quarantined"], counts["records_quarantined"]) == (8 + 11, 2, 3 + 2)
 
 
 def test_of_three_batches_each_is_compared_with_the_one_that_landed(
