@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakehead.agent.errors import BadRecord
 from lakehead.wire.errors import BadFrame
-from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind
+from lakehead.wire.record_schemas import FrameKind, newest_schema
 
 RecordKind: TypeAlias = Literal["samples", "logs"]
 PlainRecord: TypeAlias = Mapping[str, object] | tuple[object, ...]
@@ -61,7 +61,7 @@ _NOT_ARROW = (BadFrame, pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def _checked_batch(kind: FrameKind, rows: list[dict[str, object]]) -> pa.RecordBatch:
-    newest = RECORD_SCHEMAS[kind][max(RECORD_SCHEMAS[kind])]
+    newest = newest_schema(kind)
     batch = pa.RecordBatch.from_pylist(rows, schema=newest.schema)
     newest.check(batch)
     return batch
@@ -69,7 +69,7 @@ def _checked_batch(kind: FrameKind, rows: list[dict[str, object]]) -> pa.RecordB
 
 def _row(kind: FrameKind, record: PlainRecord) -> dict[str, object]:
     """Return a record as a row for Arrow. Raises `ValueError` with the reason why it is none."""
-    schema = RECORD_SCHEMAS[kind][max(RECORD_SCHEMAS[kind])].schema
+    schema = newest_schema(kind).schema
     named = record if isinstance(record, Mapping) else _named(_IN_TUPLES[kind], record)
     _refuse_unknown(named, schema.names, "column")
     row: dict[str, object] = {**_DEFAULTS[kind]}

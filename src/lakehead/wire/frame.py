@@ -3,6 +3,7 @@
 Whatever bytes come, decoding ends in a `Frame` or in `BadFrame`, `TooLarge` or `NewerFormat`, within its limits.
 """
 
+import threading
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -13,7 +14,7 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, TooLarge
 from lakehead.wire.frame_header import FrameHeader, check_whole, decode_header, decode_prefix, encode_head
 from lakehead.wire.ipc_payload import read_batch, write_batch
-from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind
+from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind, as_newest, as_oldest
 
 MIB = 1 << 20
 LEVEL = 1
@@ -26,6 +27,16 @@ RATIO_FREE_BYTES = MIB
 """Payloads up to this size may be compressed by any ratio."""
 
 _MAX_WINDOW = 8 * MIB
+
+
+class _PerThread(threading.local):
+    """What one thread at a time may use, and takes longer to make than to use."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdDecompressor()
+
+
+_PER_THREAD = _PerThread()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +56,16 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A valid frame: its header and its records, in the order of their sequence numbers."""
+    """A valid frame."""
 
     header: FrameHeader
-    records: pa.RecordBatch
+    stored_records: pa.RecordBatch
+    """Its records in the version of their schema that the frame has."""
+
+    @property
+    def records(self) -> pa.RecordBatch:
+        """Its records in the newest version of their schema, in the order of their sequence numbers."""
+        return as_newest(self.header.kind, self.stored_records)
 
     @property
     def identity(self) -> BatchIdentity:
@@ -64,14 +81,14 @@ def frame_sha256(body: bytes | memoryview) -> str:
 def encode_frame(
     identity: BatchIdentity, kind: FrameKind, records: pa.RecordBatch | pa.Table, *, compress: bool = True
 ) -> bytes:
-    """Encode records as a frame of the newest version of their kind. The same records give the same bytes.
+    """Encode records as a frame, in the first version of their kind's schema that can hold them.
 
-    Raises `BadFrame` if they do not have the schema of their kind, break a rule of it, or are not as many as the
-    identity says.
+    The same records give the same bytes. Raises `BadFrame` if they have no schema of their kind, break a rule of it, or
+    are not as many as the identity says.
     """
-    schema_version = max(RECORD_SCHEMAS[kind])
+    schema_version, batch = as_oldest(kind, _one_batch(records))
     record_schema = RECORD_SCHEMAS[kind][schema_version]
-    payload = write_batch(_one_batch(records, record_schema.schema))
+    payload = write_batch(batch)
     record_schema.check(read_batch(payload, record_schema, identity.record_count))
     zstd, stored = _compressed(payload) if compress else (False, payload)
     head = encode_head(identity, kind, schema_version, payload_bytes=len(payload), stored=stored, zstd=zstd)
@@ -112,10 +129,8 @@ def _check_limit(what: str, found: int, limit: int) -> None:
         raise TooLarge(f"The frame has {found:,} {what}; the limit is {limit:,}. Send smaller batches.", fault=what)
 
 
-def _one_batch(records: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+def _one_batch(records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     records = records.replace_schema_metadata(None)
-    if not records.schema.equals(schema, check_metadata=True):
-        raise BadFrame("bad_schema", f"The records have the columns {records.schema.to_string()}, not {schema}.")
     if isinstance(records, pa.RecordBatch):
         return records
     batches = records.combine_chunks().to_batches()
@@ -143,7 +158,7 @@ def _decompressed(stored: pa.Buffer, size: int, ratio: int) -> pa.Buffer:
             raise BadFrame("bad_compression", f"The frame's zstd part does not declare its {size:,} bytes.")
         if parameters.window_size > max(size, _MAX_WINDOW):
             raise BadFrame("bad_compression", "The frame's zstd part requires too much memory.")
-        payload = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
+        payload = _PER_THREAD.zstd.decompress(stored, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadFrame("bad_compression", f"The frame's zstd part cannot be read ({error}).") from None
     if len(payload) != size:

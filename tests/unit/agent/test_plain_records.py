@@ -7,7 +7,7 @@ import pytest
 
 from lakehead.agent.errors import BadRecord
 from lakehead.agent.plain_records import PlainRecord, record_batch
-from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
+from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V2, FrameKind
 from tests.unit.wire.frames import LOGS, SAMPLES
 
 NINE = 1_763_454_600_000_000_000
@@ -32,7 +32,7 @@ def test_a_mapping_and_a_tuple_are_the_same_sample() -> None:
     assert first == second
     assert (first["metric"], first["type"], first["value"]) == ("up", "unknown", 1.0)
     assert first["labels"] == [("host", "a"), ("zone", "b")]
-    assert batch.schema.equals(SAMPLES_V1, check_metadata=True)
+    assert batch.schema.equals(SAMPLES_V2, check_metadata=True)
 
 
 def test_a_log_record_may_be_a_tuple_with_or_without_attributes() -> None:

@@ -10,7 +10,7 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import encode_frame, peek_frame
 from lakehead.wire.frame_header import encode_head
 from lakehead.wire.ipc_payload import write_batch
-from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
+from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V2, FrameKind
 
 IDENTITY = BatchIdentity("agent-a", "boot-uuid", 10, 16)
 STALE = struct.unpack("<d", (0x7FF0000000000002).to_bytes(8, "little"))[0]
@@ -75,6 +75,9 @@ SAMPLES: list[dict[str, object]] = [
     {"time": NOON, "metric": "bare", "labels": [], "type": "histogram", "distribution": {"count": 0.0, "counts": []}},
 ]
 
+NUMBERS = [*SAMPLES[:3], {**SAMPLES[2], "temporality": None, "start_time": None}, *SAMPLES[:3]]
+"""As many samples, without a distribution: they are stored in the first version of the schema."""
+
 LOGS: list[dict[str, object]] = [
     {
         "time": NOON,
@@ -97,7 +100,7 @@ LOGS: list[dict[str, object]] = [
 
 
 def samples(rows: list[dict[str, object]] = SAMPLES) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, schema=SAMPLES_V1)
+    return pa.RecordBatch.from_pylist(rows, schema=SAMPLES_V2)
 
 
 def logs(rows: list[dict[str, object]] = LOGS) -> pa.RecordBatch:
@@ -105,6 +108,16 @@ def logs(rows: list[dict[str, object]] = LOGS) -> pa.RecordBatch:
 
 
 RECORDS = {FrameKind.SAMPLES: samples(), FrameKind.LOGS: logs()}
+FORMS = {"samples.v1": samples(NUMBERS), "samples.v2": samples(), "logs.v1": logs()}
+"""Records of every version of every kind."""
+
+
+def kind_of(form: str) -> FrameKind:
+    return FrameKind[form.partition(".")[0].upper()]
+
+
+def form_frame(form: str, *, compress: bool = False) -> bytes:
+    return encode_frame(IDENTITY, kind_of(form), FORMS[form], compress=compress)
 
 
 def frame(kind: FrameKind = FrameKind.SAMPLES, *, compress: bool = False) -> bytes:
@@ -120,13 +133,15 @@ def around(
     *,
     kind: FrameKind = FrameKind.SAMPLES,
     identity: BatchIdentity = IDENTITY,
+    version: int | None = None,
     payload_bytes: int | None = None,
     zstd: bool = False,
 ) -> bytes:
-    """A frame around any payload, with the right checksum."""
+    """A frame around any payload, with the right checksum. The version of its schema is the one of `RECORDS`."""
+    version = version or peek_frame(frame(kind)).schema_version
     stored = pa.py_buffer(payload)
     size = len(payload) if payload_bytes is None else payload_bytes
-    return encode_head(identity, kind, 1, payload_bytes=size, stored=stored, zstd=zstd) + payload
+    return encode_head(identity, kind, version, payload_bytes=size, stored=stored, zstd=zstd) + payload
 
 
 def sealed(body: bytes | bytearray) -> bytes:
@@ -142,7 +157,13 @@ def with_number(body: bytes, at: int, size: int, number: int) -> bytes:
 
 def same(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
     """Whether both have the same records, to the last bit of each NaN."""
-    return bool(one.schema.equals(other.schema, check_metadata=True) and write_batch(one).equals(write_batch(other)))
+    is_same_schema = one.schema.equals(other.schema, check_metadata=True)
+    return bool(is_same_schema and write_batch(_told(one)).equals(write_batch(_told(other))))
+
+
+def _told(records: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that are not null everywhere: what lies below nulls is nobody's."""
+    return records.select([each for each in records.schema.names if records.column(each).null_count < len(records)])
 
 
 EVIL = [0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]

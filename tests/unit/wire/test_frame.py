@@ -19,15 +19,18 @@ from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge, Unreadable
 from lakehead.wire.frame import Frame, FrameLimits, decode_frame, encode_frame, frame_sha256, peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
 from lakehead.wire.ipc_payload import _message_at, _root, write_batch
-from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, FrameKind
+from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, SAMPLES_V2, FrameKind
 from tests.support.effort import effort
 from tests.unit.wire.frames import (
+    FORMS,
     IDENTITY,
     LOGS,
     RECORDS,
     SAMPLES,
     around,
+    form_frame,
     frame,
+    kind_of,
     logs,
     mutated,
     payload_of,
@@ -40,6 +43,7 @@ from tests.unit.wire.frames import (
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "accept"
 KINDS = pytest.mark.parametrize("kind", list(FrameKind), ids=lambda kind: kind.name.lower())
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 PLAIN_AND_ZSTD = pytest.mark.parametrize("compress", [False, True], ids=["plain", "zstd"])
 
 texts = st.text(max_size=8)
@@ -136,21 +140,32 @@ def test_a_frame_comes_back_as_it_was(
     assert encode_frame(identity, kind, decoded.records, compress=compress) == body
 
 
-@KINDS
+@EVERY_FORM
 @PLAIN_AND_ZSTD
-def test_a_frame_that_was_stored_once_is_read_for_ever(kind: FrameKind, compress: bool) -> None:  # noqa: FBT001 - a parameter
-    body = (GOLDEN / f"{kind.name.lower()}-{'zstd' if compress else 'plain'}.v1.lmbatch").read_bytes()
+def test_a_frame_that_was_stored_once_is_read_for_ever(form: str, compress: bool) -> None:  # noqa: FBT001 - a parameter
+    kind, version = kind_of(form), int(form[-1])
+    name, _, number = form.partition(".")
+    body = (GOLDEN / f"{name}-{'zstd' if compress else 'plain'}.{number}.lmbatch").read_bytes()
 
     decoded = decode_frame(body)
 
     assert decoded.identity == IDENTITY
-    assert same(decoded.records, RECORDS[kind])
+    assert same(decoded.records, FORMS[form])
     header = decoded.header
-    assert (header.kind, header.schema_version, header.wire_version, header.frame_version) == (kind, 1, 1, 1)
+    assert (header.kind, header.schema_version, header.wire_version, header.frame_version) == (kind, version, 1, 1)
     stored = payload_of(body)
-    assert around(stored, kind=kind, payload_bytes=header.payload_bytes, zstd=compress) == body, (
-        "the head, byte by byte"
-    )
+    again = around(stored, kind=kind, version=version, payload_bytes=header.payload_bytes, zstd=compress)
+    assert again == body, "the head, byte by byte"
+
+
+def test_samples_without_distributions_are_stored_without_their_columns_and_read_with_them() -> None:
+    whole, numbers = decode_frame(form_frame("samples.v2")), decode_frame(form_frame("samples.v1"))
+
+    assert (whole.header.schema_version, numbers.header.schema_version) == (2, 1)
+    assert numbers.stored_records.schema.equals(SAMPLES_V1, check_metadata=True)
+    assert numbers.records.schema.equals(whole.records.schema, check_metadata=True)
+    for each in (numbers.records, numbers.stored_records):
+        assert encode_frame(IDENTITY, FrameKind.SAMPLES, each, compress=False) == form_frame("samples.v1")
 
 
 @KINDS
@@ -242,7 +257,8 @@ HEADER = 40
         (with_number(WHOLE, HEADER + 28, 1, 0xFF), "bad_identity"),
         (with_number(WHOLE, HEADER + 28, 1, 0x0A), "bad_identity"),
         (with_number(WHOLE, HEADER + 44, 1, 1), "bad_header"),
-        (with_number(WHOLE, HEADER + 20, 2, 2), "bad_schema"),
+        (with_number(WHOLE, HEADER + 20, 4, 2 | 1 << 16), "bad_schema"),
+        (with_number(WHOLE, HEADER + 22, 2, 1), "bad_schema"),
         (with_number(WHOLE, 12, 4, 1), "bad_compression"),
     ],
 )
@@ -255,7 +271,7 @@ def test_a_lying_frame_is_refused_with_a_stable_code(body: bytes, code: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("at", "number"), [(10, 2), (12, 2), (12, 0x8000_0001), (HEADER + 20, 3), (HEADER + 22, 2)], ids=str
+    ("at", "number"), [(10, 2), (12, 2), (12, 0x8000_0001), (HEADER + 20, 3), (HEADER + 22, 3)], ids=str
 )
 def test_what_a_newer_lakehead_wrote_is_newer_if_it_is_whole_and_damaged_if_not(at: int, number: int) -> None:
     newer = with_number(WHOLE, at, 4 if at == 12 else 2, number)
@@ -369,12 +385,12 @@ def test_whatever_bytes_there_are_the_answer_is_a_frame_or_a_typed_error(noise: 
         assert decoded_or_refused(body) is None
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from(FrameKind))
-def test_a_mutated_frame_is_refused_or_means_the_same_when_it_is_encoded_again(random: Random, kind: FrameKind) -> None:
-    decoded = decoded_or_refused(mutated(frame(kind), random))
+@given(st.randoms(use_true_random=False), st.sampled_from(list(FORMS)))
+def test_a_mutated_frame_is_refused_or_means_the_same_when_it_is_encoded_again(random: Random, form: str) -> None:
+    decoded = decoded_or_refused(mutated(form_frame(form), random))
 
     if decoded is not None:
-        again = encode_frame(decoded.identity, kind, decoded.records)
+        again = encode_frame(decoded.identity, kind_of(form), decoded.records)
         assert same(decode_frame(again).records, decoded.records)
 
 
@@ -410,7 +426,7 @@ def test_what_is_not_of_its_kind_is_not_encoded() -> None:
         (FrameKind.LOGS, samples(), "bad_schema"),
         (FrameKind.SAMPLES, samples().select(["time", "metric"]), "bad_schema"),
         (FrameKind.SAMPLES, samples().slice(1), "bad_count"),
-        (FrameKind.SAMPLES, pa.Table.from_batches([], schema=SAMPLES_V1), "bad_count"),
+        (FrameKind.SAMPLES, pa.Table.from_batches([], schema=SAMPLES_V2), "bad_count"),
         (FrameKind.LOGS, pa.Table.from_batches([], schema=LOGS_V1), "bad_count"),
         (FrameKind.SAMPLES, samples([{**SAMPLES[0], "metric": None}] * 7), "bad_records"),
     ):
@@ -427,7 +443,7 @@ def ipc(*batches: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None = None)
     return bytes(sink.getvalue().to_pybytes())
 
 
-def recast(change: Callable[[pa.Field], pa.Field], schema: pa.Schema = SAMPLES_V1) -> pa.RecordBatch:
+def recast(change: Callable[[pa.Field], pa.Field], schema: pa.Schema = SAMPLES_V2) -> pa.RecordBatch:
     fields = pa.schema([change(field) for field in schema])
     return pa.RecordBatch.from_arrays(
         [column.cast(field.type) for column, field in zip(samples().columns, fields, strict=True)], schema=fields
@@ -459,8 +475,8 @@ def as_described(field: pa.Field) -> pa.Field:
         (PAYLOAD[:-4], "bad_payload"),
         (PAYLOAD + PAYLOAD[-8:], "bad_payload"),
         (PAYLOAD + b"!", "bad_payload"),
-        (PAYLOAD[: SAMPLES_V1.serialize().size] + PAYLOAD[-8:], "bad_payload"),
-        (PAYLOAD[SAMPLES_V1.serialize().size :], "bad_payload"),
+        (PAYLOAD[: SAMPLES_V2.serialize().size] + PAYLOAD[-8:], "bad_payload"),
+        (PAYLOAD[SAMPLES_V2.serialize().size :], "bad_payload"),
         (ipc(samples(), samples()), "bad_payload"),
         (ipc(samples().slice(0, 3), samples().slice(3)), "bad_payload"),
         (ipc(samples(), options=pa.ipc.IpcWriteOptions(compression="lz4")), "bad_payload"),

@@ -24,7 +24,7 @@ from lakehead.lake.conform import conform
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import NewerFormat, Unreadable
 from lakehead.wire.frame import Frame, FrameLimits, decode_frame, frame_sha256
-from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind
+from lakehead.wire.record_schemas import FrameKind, newest_schema
 
 SUFFIX = ".lmbatch"
 """How the keys of frames end."""
@@ -55,7 +55,7 @@ class AcceptedFrame:
 def landed_columns(kind: FrameKind) -> pa.Schema:
     """The columns of the table that takes records of a kind."""
     fields: list[pa.Field] = []
-    for field in RECORD_SCHEMAS[kind][max(RECORD_SCHEMAS[kind])].schema:
+    for field in newest_schema(kind).schema:
         if pa.types.is_timestamp(field.type):
             fields += [pa.field(field.name, _TIME), pa.field(_exact(field.name), pa.int64())]
         else:
