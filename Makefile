@@ -12,7 +12,7 @@ READY    := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume format lock clean
+.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume bench-gateway format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench-buffer: $(READY) ## Measure the buffer: rates, delays, contention, memory 
 
 bench-consume: $(READY) ## Measure pipelines beside Spark's own readers: rows, messages, freshness, memory (10 minutes)
 	@$(BIN)/python -m bench.consume
+
+bench-gateway: $(READY) ## Measure gateways beside a server that checks nothing: rates, delays, scaling, memory (6 minutes)
+	@$(BIN)/python -m bench.gateway
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

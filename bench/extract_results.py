@@ -62,7 +62,7 @@ class Results:
         used = [f"Python {platform.python_version()}", *(f"{package} {version(package)}" for package in OURS), *peers]
         lines = [
             f"\n## {self.rows:,} rows, {when}\n",
-            f"{_processor()}, {os.cpu_count()} cores, {_memory()}; PostgreSQL 16 beside it; {', '.join(used)}.\n",
+            f"{processor()}, {os.cpu_count()} cores, {memory_size()}; PostgreSQL 16 beside it; {', '.join(used)}.\n",
             *(f"- {line}" for line in self._lines()),
             "",
             "| figure | value | target |\n|---|---|---|",
@@ -87,7 +87,8 @@ class Results:
         ]
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -95,5 +96,6 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _memory() -> str:
+def memory_size() -> str:
+    """How much memory this machine has."""
     return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
