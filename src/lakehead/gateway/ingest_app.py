@@ -3,6 +3,7 @@
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakehead.gateway.http_app import ErrorBody, documented, new_app
 from lakehead.gateway.uploads import LISTENER, Uploads
@@ -69,4 +70,23 @@ def ingest_app(uploads: Uploads) -> FastAPI:
         """Accept the frame in the body, once. Sending the same bytes again is always safe."""
         return await uploads.answer(request)
 
+    app.add_middleware(_UploadsFirst, uploads=uploads)
     return app
+
+
+class _UploadsFirst:
+    """Hands uploads to where they are answered. Routing and what FastAPI does for each request would take longer than
+    all checks of an upload before its body; the route above describes it, and every other request goes there.
+    """
+
+    def __init__(self, app: ASGIApp, *, uploads: Uploads) -> None:
+        self._app = app
+        self._uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an upload, and pass on everything else."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == PATH:
+            response = await self._uploads.answer(Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
