@@ -110,7 +110,8 @@ def _spread(seconds: Sequence[float]) -> str:
 def _cpu(turns: Sequence[Turn]) -> str:
     clients = max(turn.loaded.client_cpu for turn in turns)
     each = statistics.median(turn.cpu_ms for turn in turns)
-    return f"{each:.2f} ms CPU a batch, the clients at {clients:.0%} of a core"
+    idle = statistics.median(turn.idle for turn in turns)
+    return f"{each:.2f} ms CPU a batch, the clients at {clients:.0%} of a core, the machine {idle:.0%} idle"
 
 
 def _answered_rate(turn: Turn) -> float:

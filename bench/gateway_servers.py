@@ -100,6 +100,8 @@ class Turn:
     """Until everything that follows the answers was stored too."""
 
     cpu_seconds: float
+    idle: float
+    """The share of all cores of the machine that nobody used meanwhile."""
 
     @property
     def rate(self) -> float:
@@ -168,12 +170,17 @@ class GatewayBench:
             per_second=per_second,
         )
         expected = sum(each.finished() for each in servers) + batches
-        before = sum(each.cpu_seconds() for each in servers)
+        before, idle = sum(each.cpu_seconds() for each in servers), _idle_seconds()
         loaded = self._clients.apply(load)
         began = time.perf_counter()
         _until_finished(servers, expected)
-        settling = time.perf_counter() - began
-        return Turn(loaded, loaded.seconds + settling, sum(each.cpu_seconds() for each in servers) - before)
+        seconds = loaded.seconds + time.perf_counter() - began
+        return Turn(
+            loaded,
+            seconds,
+            sum(each.cpu_seconds() for each in servers) - before,
+            (_idle_seconds() - idle) / (seconds * (os.cpu_count() or 1)),
+        )
 
     def _start(
         self, command: Sequence[str], env: Mapping[str, str], *, addresses: int
@@ -219,6 +226,12 @@ def open_bench() -> Iterator[GatewayBench]:
         seaweed.start()
         clients = opened.enter_context(load_process())
         yield GatewayBench(folder, seaweed, clients, opened)
+
+
+def _idle_seconds() -> float:
+    """How long the cores of the machine had nothing to do since it was started, all together."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / _TICKS  # idle, and idle while a disk works
 
 
 def _until_finished(servers: Sequence[Server], batches: int) -> None:

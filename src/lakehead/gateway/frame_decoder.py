@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from lakehead.accept.acceptance import Submission
 from lakehead.gateway.settings import IngestSettings
 from lakehead.wire.errors import Unreadable
-from lakehead.wire.frame import FrameLimits, decode_frame, peek_frame
+from lakehead.wire.frame import FrameLimits, decode_frame, payload_bytes_told
 
 
 class FrameDecoder:
@@ -39,6 +39,6 @@ def submission_of(body: bytes, limits: FrameLimits) -> Submission:
 def _work(body: bytes) -> int:
     """How many bytes are to be looked at: those of the body, or those that it says it decompresses to."""
     try:
-        return max(len(body), peek_frame(body).payload_bytes)
+        return max(len(body), payload_bytes_told(body))
     except Unreadable:
         return len(body)  # which is refused after its checksum at the latest

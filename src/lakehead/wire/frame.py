@@ -104,6 +104,14 @@ def peek_frame(start: bytes | memoryview) -> FrameHeader:
     return decode_header(frame, decode_prefix(frame))
 
 
+def payload_bytes_told(start: bytes | memoryview) -> int:
+    """The size of the decompressed payload, as the first 40 bytes of a frame tell it. Nothing else is checked.
+
+    Raises `BadFrame` and `NewerFormat`.
+    """
+    return decode_prefix(pa.py_buffer(start)).payload_bytes
+
+
 def decode_frame(body: bytes | memoryview, limits: FrameLimits = FrameLimits()) -> Frame:  # noqa: B008 - frozen
     """Decode and validate a whole frame. If it is not compressed, the records share the memory of the body.
 
