@@ -92,8 +92,8 @@ bench-buffer: $(READY) ## Measure the buffer: rates, delays, contention, memory 
 bench-consume: $(READY) ## Measure pipelines beside Spark's own readers: rows, messages, freshness, memory (10 minutes)
 	@$(BIN)/python -m bench.consume
 
-bench-gateway: $(READY) ## Measure gateways beside a server that checks nothing: rates, delays, scaling, memory (6 minutes)
-	@$(BIN)/python -m bench.gateway
+bench-gateway: $(READY) ## Measure gateways beside a server that checks nothing: rates, delays, scaling, memory (6 minutes; KEEP=1 keeps the result)
+	@$(BIN)/python -m bench.gateway $(if $(KEEP),--keep)
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

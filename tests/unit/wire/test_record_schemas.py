@@ -7,7 +7,7 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame
 from lakehead.wire.frame import decode_frame, encode_frame
 from lakehead.wire.ipc_payload import write_batch
-from lakehead.wire.record_schemas import FrameKind, as_oldest
+from lakehead.wire.record_schemas import FrameKind, as_oldest, newest_schema
 from tests.unit.wire.frames import LOGS, SAMPLES, STALE, around, logs, same, samples
 
 NUMBER, HISTOGRAM, EXPONENTIAL, SUMMARY = SAMPLES[0], SAMPLES[3], SAMPLES[4], SAMPLES[5]
@@ -123,3 +123,13 @@ def test_rules_are_checked_on_records_that_are_a_part_of_others() -> None:
     assert same(
         decode_frame(encode_frame(BatchIdentity("a", "b", 0, 6), FrameKind.SAMPLES, part)).records, samples(SAMPLES)
     )
+
+
+def test_labels_of_other_records_in_the_same_memory_are_not_looked_at() -> None:
+    whole = samples([{**NUMBER, "labels": [("b", ""), ("a", "")]}, *SAMPLES])
+    rules = newest_schema(FrameKind.SAMPLES)
+
+    rules.check(whole.slice(1))
+    rules.check(whole.slice(2, 1))
+    with pytest.raises(BadFrame, match="not ascending"):
+        rules.check(whole.slice(0, 1))
