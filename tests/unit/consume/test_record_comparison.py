@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakehead.consume.decode.record_comparison import differing_rows, spans_of
-from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1
+from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V2
 from tests.unit.wire.frames import LOGS, NOON, SAMPLES, STALE
 
 Row = dict[str, object]
@@ -34,7 +34,7 @@ DISTRIBUTION = HISTOGRAM["distribution"]
 LOG: Row = {"time": NOON, "body": "b", "attributes": [], "resource_attributes": [("k", "v")], "scope_attributes": []}
 
 
-@pytest.mark.parametrize(("rows", "schema"), [(SAMPLES, SAMPLES_V1), (LOGS, LOGS_V1)])
+@pytest.mark.parametrize(("rows", "schema"), [(SAMPLES, SAMPLES_V2), (LOGS, LOGS_V1)])
 def test_records_equal_themselves_also_when_they_are_nan(rows: list[Row], schema: pa.Schema) -> None:
     assert not differing_rows(batch(rows, schema), batch(deepcopy(rows), schema)).any()
 
@@ -42,22 +42,22 @@ def test_records_equal_themselves_also_when_they_are_nan(rows: list[Row], schema
 @pytest.mark.parametrize(
     ("row", "column", "value", "schema"),
     [
-        (SAMPLE, "time", NOON + 1, SAMPLES_V1),
-        (SAMPLE, "start_time", 0, SAMPLES_V1),
-        (SAMPLE, "metric", "M", SAMPLES_V1),
-        (SAMPLE, "value", -0.0, SAMPLES_V1),
-        (SAMPLE, "value", STALE, SAMPLES_V1),
-        (SAMPLE, "value", None, SAMPLES_V1),
-        (SAMPLE, "monotonic", False, SAMPLES_V1),
-        (SAMPLE, "labels", [("a", "b")], SAMPLES_V1),
-        (SAMPLE, "labels", [("a", "b"), ("c", "e")], SAMPLES_V1),
-        (SAMPLE, "labels", [("a", "b"), ("d", "d")], SAMPLES_V1),
-        (SAMPLE, "labels", [], SAMPLES_V1),
-        (HISTOGRAM, "distribution", None, SAMPLES_V1),
-        (HISTOGRAM, "distribution", {**DISTRIBUTION, "sum": None}, SAMPLES_V1),  # type: ignore[dict-item]
-        (HISTOGRAM, "distribution", {**DISTRIBUTION, "counts": [1.0, 2.0, 4.0]}, SAMPLES_V1),  # type: ignore[dict-item]
-        (HISTOGRAM, "distribution", {**DISTRIBUTION, "bounds": [1.0]}, SAMPLES_V1),  # type: ignore[dict-item]
-        (HISTOGRAM, "distribution", {**DISTRIBUTION, "bounds": None}, SAMPLES_V1),  # type: ignore[dict-item]
+        (SAMPLE, "time", NOON + 1, SAMPLES_V2),
+        (SAMPLE, "start_time", 0, SAMPLES_V2),
+        (SAMPLE, "metric", "M", SAMPLES_V2),
+        (SAMPLE, "value", -0.0, SAMPLES_V2),
+        (SAMPLE, "value", STALE, SAMPLES_V2),
+        (SAMPLE, "value", None, SAMPLES_V2),
+        (SAMPLE, "monotonic", False, SAMPLES_V2),
+        (SAMPLE, "labels", [("a", "b")], SAMPLES_V2),
+        (SAMPLE, "labels", [("a", "b"), ("c", "e")], SAMPLES_V2),
+        (SAMPLE, "labels", [("a", "b"), ("d", "d")], SAMPLES_V2),
+        (SAMPLE, "labels", [], SAMPLES_V2),
+        (HISTOGRAM, "distribution", None, SAMPLES_V2),
+        (HISTOGRAM, "distribution", {**DISTRIBUTION, "sum": None}, SAMPLES_V2),  # type: ignore[dict-item]
+        (HISTOGRAM, "distribution", {**DISTRIBUTION, "counts": [1.0, 2.0, 4.0]}, SAMPLES_V2),  # type: ignore[dict-item]
+        (HISTOGRAM, "distribution", {**DISTRIBUTION, "bounds": [1.0]}, SAMPLES_V2),  # type: ignore[dict-item]
+        (HISTOGRAM, "distribution", {**DISTRIBUTION, "bounds": None}, SAMPLES_V2),  # type: ignore[dict-item]
         (LOG, "body", None, LOGS_V1),
         (LOG, "body", "", LOGS_V1),
         (LOG, "flags", 0, LOGS_V1),
@@ -68,7 +68,7 @@ def test_records_equal_themselves_also_when_they_are_nan(rows: list[Row], schema
 def test_the_one_record_that_differs_is_found_among_others(
     row: Row, column: str, value: object, schema: pa.Schema
 ) -> None:
-    around = SAMPLES if schema is SAMPLES_V1 else LOGS
+    around = SAMPLES if schema is SAMPLES_V2 else LOGS
     one = batch([*around, row, *around, row], schema)
     other = batch([*around, changed(row, column, value), *around, row], schema)
     expected = [(len(around), len(around) + 1)]
@@ -77,7 +77,7 @@ def test_the_one_record_that_differs_is_found_among_others(
 
 
 def test_two_nans_of_other_bits_differ() -> None:
-    one, other = (batch([changed(SAMPLE, "value", nan(bits))], SAMPLES_V1) for bits in (0x7FF8 << 48, 0x7FF8 << 48 | 1))
+    one, other = (batch([changed(SAMPLE, "value", nan(bits))], SAMPLES_V2) for bits in (0x7FF8 << 48, 0x7FF8 << 48 | 1))
     assert differing_rows(one, other).tolist() == [True]
 
 
@@ -85,7 +85,7 @@ def test_slices_of_longer_batches_are_compared_by_their_own_rows() -> None:
     random = Random(1)
     rows = [random.choice(SAMPLES) for _ in range(60)]
     different = [changed(row, "labels", [("other", "x")]) if n % 7 == 3 else row for n, row in enumerate(rows)]
-    one, other = batch(rows, SAMPLES_V1), batch(different, SAMPLES_V1)
+    one, other = batch(rows, SAMPLES_V2), batch(different, SAMPLES_V2)
     found = differing_rows(one.slice(10, 40), other.slice(10, 40))
     assert np.flatnonzero(found).tolist() == [n - 10 for n in range(10, 50) if n % 7 == 3]
     assert spans_of(found, first=110)[0] == (110, 111)
@@ -93,5 +93,5 @@ def test_slices_of_longer_batches_are_compared_by_their_own_rows() -> None:
 
 def test_a_column_that_one_of_them_lacks_is_null() -> None:
     """As an older version of a schema lacks a column of a newer one."""
-    rows = batch([SAMPLE, changed(SAMPLE, "unit", "s")], SAMPLES_V1)
+    rows = batch([SAMPLE, changed(SAMPLE, "unit", "s")], SAMPLES_V2)
     assert differing_rows(rows, rows.drop_columns(["unit"])).tolist() == [False, True]
