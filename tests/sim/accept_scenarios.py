@@ -114,8 +114,8 @@ class AnswersBeforeTheManifest(Acceptor):
     """The blob is stored, and the manifest will be."""
 
     async def accept(self, submission: Submission) -> Answer:
-        await self._store_blob(submission)
-        manifest = self._manifest(submission)
+        await self.store_blob(submission)
+        manifest = self.manifest_of(submission)
         asyncio.ensure_future(self._create(manifest)).add_done_callback(lambda task: task.exception())
         return Accepted(manifest)
 
@@ -127,7 +127,7 @@ class TakesDoubtForDuplicate(Acceptor):
         try:
             return await super().accept(submission)
         except OutcomeUnknown:
-            return Duplicate(self._manifest(submission))
+            return Duplicate(self.manifest_of(submission))
 
 
 class AcceptsWithoutNonce(Acceptor):
@@ -142,8 +142,8 @@ class StoresManifestFirst(Acceptor):
     """The manifest is created before the blob is stored."""
 
     async def accept(self, submission: Submission) -> Answer:
-        found = await self._create(manifest := self._manifest(submission))
-        await self._store_blob(submission)
+        found = await self._create(manifest := self.manifest_of(submission))
+        await self.store_blob(submission)
         return await super().accept(submission) if found is not manifest else Accepted(manifest)
 
 
@@ -163,7 +163,7 @@ class SideEffectsFirst(Gateway):
     """What follows an acceptance is begun before it."""
 
     async def answer(self, submitted: Submission, sim: AcceptanceSimulation) -> Answer:
-        self.effects.start(self.acceptor._manifest(submitted))
+        self.effects.start(self.acceptor.manifest_of(submitted))
         answer = await self.acceptor.accept(submitted)
         sim.check(submitted, answer)
         return answer

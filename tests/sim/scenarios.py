@@ -14,6 +14,7 @@ from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
 from tests.sim.queue_scenarios import QUEUES_SOUND
+from tests.sim.spool_scenarios import SPOOL_BROKEN, SPOOL_SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN, STORAGE_SOUND
 from tests.support.simulation import Scenario, Violation
 
@@ -31,6 +32,7 @@ SOUND: dict[str, Scenario] = {
     **CANCELLED_SOUND,
     **QUEUES_SOUND,
     **ACCEPT_SOUND,
+    **SPOOL_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
@@ -42,6 +44,7 @@ BROKEN: dict[str, Scenario] = {
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,
     **ACCEPT_BROKEN,
+    **SPOOL_BROKEN,
 }
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 

@@ -33,6 +33,8 @@ class Submission:
     sha256: str
     wire_version: int
     frame_version: int
+    spooled_at_unix_ns: int = 0
+    """When a gateway's spool held it; 0 if it comes straight from an agent."""
 
     @classmethod
     def of(cls, body: bytes, frame: Frame) -> "Submission":
@@ -100,8 +102,8 @@ class Acceptor:
         same bytes again is safe. An object at the identity's key that cannot be read is `Unavailable` too: what it
         says may still be found out. Raises `Misconfigured` if this gateway can accept nothing.
         """
-        await self._store_blob(submission)
-        manifest = self._manifest(submission)
+        await self.store_blob(submission)
+        manifest = self.manifest_of(submission)
         match await self._create(manifest):
             case IdentityVoid() as void:
                 return Void(void)
@@ -112,7 +114,7 @@ class Acceptor:
             case IdentityManifest() as found:
                 return Conflict(found, submission)
 
-    async def _store_blob(self, submission: Submission) -> None:
+    async def store_blob(self, submission: Submission) -> None:
         """Store the blob and its entry in the index of this hour, before anything can be accepted.
 
         So whoever lists the hours up to one in which nothing is under way any more has seen every blob that can still
@@ -138,7 +140,8 @@ class Acceptor:
             if await self.store.head(key) is None:
                 raise
 
-    def _manifest(self, submission: Submission) -> IdentityManifest:
+    def manifest_of(self, submission: Submission) -> IdentityManifest:
+        """Return the manifest that would accept a submission now. Nothing is stored."""
         identity = submission.identity
         return IdentityManifest(
             agent_id=identity.agent_id,
@@ -154,6 +157,7 @@ class Acceptor:
             frame_version=submission.frame_version,
             nonce=self.ids.uuid(),
             kind=submission.kind.name.lower(),
+            spooled_at_unix_ns=submission.spooled_at_unix_ns,
         )
 
     async def _create(self, manifest: IdentityManifest) -> IdentityManifest | IdentityVoid:

@@ -63,6 +63,16 @@ class AfterAcceptance:
             self._is_queueing = True
             self._spawn(self._queue_all())
 
+    async def finish(self, manifests: Sequence[IdentityManifest]) -> None:
+        """Do what follows some acceptances, and return when it was done or has failed: then it is the reconciler's."""
+        indexed = asyncio.Semaphore(self.most_indexed_at_once)
+
+        async def index(manifest: IdentityManifest) -> None:
+            async with indexed:
+                await self._index(manifest)
+
+        await asyncio.gather(self._queue(manifests), *(index(each) for each in manifests))
+
     async def close(self, *, within: float) -> None:
         """Let what was begun end, for at most so many seconds. What is left is the reconciler's."""
         if self._tasks:

@@ -46,6 +46,7 @@ ALL_FOLDERS = (
     AUTHORITY,
     TOKENS,
     RECONCILER,
+    keys.VOIDING,
     chunk_keys.CHUNK_MANIFESTS,
     chunk_keys.ROLLUP,
     chunk_keys.INDEX,
@@ -91,7 +92,7 @@ ROLE_ACCESS: Mapping[BucketRole, RoleAccess] = {
     ),
     BucketRole.GC: RoleAccess(
         # Voids in accepted/v1 before an orphan is deleted, and quarantine for an orphan in conflict.
-        creates=(keys.ACCEPTED, QUARANTINE, "quarantine-by-blob/v1", keys.RETIRED, keys.AUDIT),
+        creates=(keys.ACCEPTED, keys.VOIDING, QUARANTINE, "quarantine-by-blob/v1", keys.RETIRED, keys.AUDIT),
         changes=(PROBES,),
         deletes=(RAW_BLOBS, PROBES),
     ),

@@ -29,6 +29,7 @@ from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 RAW_BLOBS = "raw-blobs/v1/sha256"
 RAW_BLOBS_BY_TIME = "raw-blobs-by-time/v1"
 ACCEPTED = "accepted/v1"
+VOIDING = "voiding/v1"
 ACCEPTED_BY_TIME = "accepted-by-time/v1"
 ACCEPTED_BY_BLOB = "accepted-by-blob/v1/sha256"
 IDENTITY_CONFLICTS = "quarantine/v1/identity-conflict"
@@ -47,7 +48,7 @@ RECONCILER_HEARTBEAT = "reconciler/v1/heartbeat.json"
 PLACES = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, IDENTITY_CONFLICTS, OVERLAPS),
     *(QUARANTINE_BY_BLOB, QUARANTINED_IDENTITIES, RESOLUTIONS, REPAIRS, RETIRED, DISCARDED, AUDIT),
-    *(AUTHORITY, TOKENS, RECONCILER_HEARTBEAT),
+    *(AUTHORITY, TOKENS, RECONCILER_HEARTBEAT, VOIDING),
 )
 """All of them: nothing else may be stored below their first segments."""
 
@@ -87,6 +88,21 @@ def accepted_folder(agent_id: str, boot_id: str) -> str:
 def parse_accepted(key: str) -> BatchIdentity | None:
     """The identity whose key it is."""
     return parse_identity(inside(key, f"{ACCEPTED}/", ".json"))
+
+
+def voiding(identity: BatchIdentity) -> str:
+    """The record that garbage collection is about to make an identity void, created before it looks for open spools."""
+    return f"{VOIDING}/{identity_part(identity)}.json"
+
+
+def voiding_folder(agent_id: str, boot_id: str) -> str:
+    """The folder of all identities of a boot that garbage collection makes void, or was about to."""
+    return f"{VOIDING}/{boot_part(agent_id, boot_id)}"
+
+
+def parse_voiding(key: str) -> BatchIdentity | None:
+    """The identity that is to become void."""
+    return parse_identity(inside(key, f"{VOIDING}/", ".json"))
 
 
 def manifest_id(accepted_key: str) -> str:

@@ -36,6 +36,10 @@ class IdentityManifest(
     kind: str = ""
     """What the records are: `samples` or `logs`. Empty if the gateway did not say. Not of the specification."""
 
+    spooled_at_unix_ns: UnixNs = 0
+    """When the gateway's own disk held the batch and its agent was told so, if that was before this record was
+    created; else 0. Not of the specification."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.raw_blob_key != keys.raw_blob(self.frame_sha256):
@@ -65,6 +69,11 @@ class IdentityManifest(
     def key(self) -> str:
         """Where the manifest is stored."""
         return keys.accepted(self.identity)
+
+    @property
+    def answered_at_unix_ns(self) -> int:
+        """When agents are told that the batch was accepted: on the gateway's disk, if that was first."""
+        return self.spooled_at_unix_ns or self.accepted_at_unix_ns
 
     @property
     def hour(self) -> UtcHour:

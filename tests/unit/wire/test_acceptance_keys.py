@@ -28,6 +28,8 @@ KEYS = {
     "raw_blob_by_time": keys.raw_blob_by_time(HOUR, HASH),
     "accepted": keys.accepted(IDENTITY),
     "accepted_folder": keys.accepted_folder("agent-a", "boot-uuid"),
+    "voiding": keys.voiding(IDENTITY),
+    "voiding_folder": keys.voiding_folder("agent-a", "boot-uuid"),
     "accepted_by_time": keys.accepted_by_time(HOUR, IDENTITY),
     "accepted_by_blob": keys.accepted_by_blob(HASH, IDENTITY),
     "accepted_by_blob_folder": keys.accepted_by_blob_folder(HASH),
@@ -96,6 +98,7 @@ def test_keys_of_acceptance_come_back_as_what_they_were_made_of(
     assert keys.parse_raw_blob(keys.raw_blob(digest)) == digest
     assert keys.parse_raw_blob_by_time(keys.raw_blob_by_time(hour, digest)) == (hour, digest)
     assert keys.parse_accepted(keys.accepted(identity)) == identity
+    assert keys.parse_voiding(keys.voiding(identity)) == identity
     by_time = keys.parse_accepted_by_time(keys.accepted_by_time(hour, identity))
     assert by_time == (hour, keys.manifest_id(keys.accepted(identity)))
     assert keys.parse_accepted_by_blob(keys.accepted_by_blob(digest, identity)) == (digest, identity)
@@ -258,6 +261,7 @@ PARSERS: list[tuple[Callable[[str], object], str]] = [
     (keys.parse_raw_blob, KEYS["raw_blob"]),
     (keys.parse_raw_blob_by_time, KEYS["raw_blob_by_time"]),
     (keys.parse_accepted, KEYS["accepted"]),
+    (keys.parse_voiding, KEYS["voiding"]),
     (keys.parse_accepted_by_time, KEYS["accepted_by_time"]),
     (keys.parse_accepted_by_blob, KEYS["accepted_by_blob"]),
     (keys.parse_identity_conflict, KEYS["identity_conflict"]),

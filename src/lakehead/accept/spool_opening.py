@@ -1,0 +1,94 @@
+"""When a spool may be used: the authority lists it from before its first batch until it is empty and closed."""
+
+from dataclasses import dataclass
+
+from lakehead.accept.acceptance import Acceptor, Conflict
+from lakehead.accept.authority import Authority
+from lakehead.accept.conflicts import Conflicts
+from lakehead.accept.known_boots import KnownBoots
+from lakehead.accept.spool import Spool
+from lakehead.accept.spool_files import spool_record
+from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.errors import Misconfigured, Unavailable
+from lakehead.ids import Ids
+from lakehead.storage.port import Store
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.conflict_records import ConflictResolution
+from lakehead.wire.spool_records import BATCHES
+
+
+class SpoolNotEmpty(Misconfigured):
+    """Look after what is left in the spool first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolOpening:
+    """Opens and closes the spool of one gateway. The caller holds the lock of its folder."""
+
+    disk: Store
+    authority: Authority
+    acceptor: Acceptor
+    ids: Ids
+    limits: SpoolLimits = SpoolLimits()  # noqa: RUF009 - frozen
+    spool: type[Spool] = Spool
+
+    async def open(self, *, address: str = "") -> Spool:
+        """Return the spool with what is in it. When this returns it may accept batches.
+
+        `address` is where garbage collection reaches it. Raises `Misconfigured` if the mode is another one, or it is
+        the spool of another gateway or authority; `Unavailable` and `OutcomeUnknown` if the store does not answer.
+        """
+        clock, store = self.acceptor.clock, self.acceptor.store
+        record = await self.authority.check("local_spool")
+        whose = await spool_record(self.disk, authority_id=record.authority_id, clock=clock, ids=self.ids)
+        boots = KnownBoots(disk=self.disk, store=store)
+        if all(each.spool_id != whose.spool_id for each in record.open_spools):
+            await boots.forget_all()  # whoever changed the store meanwhile did not tell this spool
+        spool = self.spool(disk=self.disk, acceptor=self.acceptor, clock=clock, boots=boots, limits=self.limits)
+        await spool.load()
+        await self.tell_address(address)
+        return spool
+
+    async def tell_address(self, address: str) -> None:
+        """Record that the spool is open, and where garbage collection reaches it. Raises as `open` does."""
+        record = await self.authority.read()
+        whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
+        await self.authority.open_spool(whose.spool_id, collector_id=self.acceptor.collector_id, address=address)
+
+    async def close(self, spool: Spool) -> None:
+        """Record that the spool is empty, and accepts nothing more. The caller no longer uses it.
+
+        Raises `SpoolNotEmpty`, and as `open` does; repeating it is safe.
+        """
+        if spool.count:
+            raise SpoolNotEmpty(
+                f"The spool has {spool.count:,} batches that are not in the store yet. Land them first."
+            )
+        if spool.aside:
+            raise SpoolNotEmpty(
+                f"The spool has {len(spool.aside):,} files that need an operator: {', '.join(spool.aside[:10])}. They "
+                "hold batches that agents believe to be accepted: find out why, then move them out of the folder."
+            )
+        async for page in self.disk.list(BATCHES):
+            raise Unavailable(f"{page[0].key} has landed, and could not be removed from the spool. Try again.")
+        await spool.boots.forget_all()
+        record = await self.authority.read()
+        whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
+        await self.authority.close_spool(whose.spool_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolConflicts:
+    """Records conflicts with batches of a spool: unlike those that the store finds, their frames are not stored yet."""
+
+    conflicts: Conflicts
+    acceptor: Acceptor
+
+    async def record(self, conflict: Conflict) -> None:
+        """Store the submitted frame, and then its quarantine manifest. Raises `Unavailable` and `OutcomeUnknown`."""
+        await self.acceptor.store_blob(conflict.submission)
+        await self.conflicts.record(conflict)
+
+    async def resolution(self, identity: BatchIdentity, submitted_sha256: str) -> ConflictResolution | None:
+        """Return what was decided about one submitted frame; None if nothing was."""
+        return await self.conflicts.resolution(identity, submitted_sha256)
