@@ -27,6 +27,10 @@ class SpoolsOpen(Misconfigured):
     """Drain the gateways that are named first: they may hold batches that are not in the store yet."""
 
 
+class NoSuchSpool(Misconfigured):
+    """Correct the id of the spool: none that is open has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Initialised:
     """The authority record, and whether this call has created it."""
@@ -134,6 +138,20 @@ class Authority:
             return record if len(left) == len(record.open_spools) else msgspec.structs.replace(record, open_spools=left)
 
         return await self._file.update(close)
+
+    async def give_up_spool(self, spool_id: str, *, by: str) -> OpenSpool:
+        """Close a spool whose disk is gone for good, so that nobody waits for it. What it held is lost.
+
+        Returns what the record said of it. Raises `NoSuchSpool` if it is not open.
+        """
+        record = await self.read()
+        there = next((each for each in record.open_spools if each.spool_id == spool_id), None)
+        if there is None:
+            names = ", ".join(f"{each.spool_id} of {each.collector_id}" for each in record.open_spools[:10]) or "none"
+            raise NoSuchSpool(f"No spool {spool_id[:80]!r} is open. Correct the id: open are {names}.")
+        await self._audit.append("give_up_spool", by=by, subject=keys.AUTHORITY, because_of=spool_id, before=record)
+        await self.close_spool(spool_id)
+        return there
 
     async def set_mode(self, mode: AcceptanceMode, *, by: str) -> AuthorityRecord:
         """Change the mode, and raise the epoch. It is no error if it is the mode already. Raises `SpoolsOpen`."""

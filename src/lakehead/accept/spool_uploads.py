@@ -91,9 +91,7 @@ class SpoolUploads:
 
     async def close(self, *, within: float) -> None:
         """Land what is in the spool, for at most so many seconds. What is left is landed after the next start."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self.stop()
         try:
             async with asyncio.timeout(within):
                 await self.land_all()
@@ -104,6 +102,12 @@ class SpoolUploads:
     def run_in_background(self) -> None:
         """Land batches until `close`."""
         self._running = asyncio.ensure_future(self.run())
+
+    async def stop(self) -> None:
+        """End what runs in the background, wherever it is: what was begun is taken up after the next start."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
 
     def check(self) -> None:
         """Raise `Unavailable` if batches do not reach the object store, or an operator must look at some."""

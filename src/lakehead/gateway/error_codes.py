@@ -72,6 +72,16 @@ class ErrorCode(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     """The batch may have been accepted: send the same bytes again."""
 
+    SPOOL_FULL = "spool_full"
+    """The gateway's disk has no room for the batch until others are in the object store."""
+
+    SPOOL_UNAVAILABLE = "spool_unavailable"
+    """The gateway's disk failed. Nothing was accepted."""
+
+    IN_SPOOL = "in_spool"
+    """The gateway's spool holds a batch of the identity: it cannot become void."""
+
+    NOT_IN_SPOOL = "not_in_spool"
     STOPPING = "stopping"
     TOO_MANY_CONNECTIONS = "too_many_connections"
 
@@ -87,10 +97,12 @@ _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.AGENT_MISMATCH: 403,
     ErrorCode.NOT_FOUND: 404,
     ErrorCode.NO_SUCH_CONFLICT: 404,
+    ErrorCode.NOT_IN_SPOOL: 404,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.BODY_TIMEOUT: 408,
     ErrorCode.IDENTITY_CONFLICT: 409,
     ErrorCode.NOT_QUARANTINED: 409,
+    ErrorCode.IN_SPOOL: 409,
     ErrorCode.IDENTITY_VOID: 410,
     ErrorCode.TOO_LARGE: 413,
     ErrorCode.CONTENT_ENCODING: 415,
@@ -101,6 +113,8 @@ _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.OVERLOADED: 503,
     ErrorCode.STORE_UNAVAILABLE: 503,
     ErrorCode.OUTCOME_UNKNOWN: 503,
+    ErrorCode.SPOOL_FULL: 503,
+    ErrorCode.SPOOL_UNAVAILABLE: 503,
     ErrorCode.STOPPING: 503,
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
 }

@@ -12,6 +12,8 @@ from prometheus_client.registry import Collector
 from lakehead.accept.bucket_settings import Check, Severity
 from lakehead.accept.bucket_watch import BucketWatch
 from lakehead.accept.counts import AcceptCounts
+from lakehead.accept.spool import Spool
+from lakehead.accept.spool_uploads import SpoolCounts
 from lakehead.gateway.admission import Admission
 from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode
@@ -25,6 +27,12 @@ SIDE_EFFECTS = {
     "queued": "Accepted batches that were queued for landing.",
     "not_queued": "Accepted batches that may not be queued for landing; the reconciler does it.",
     "left_to_reconciler": "Accepted batches for which nothing was tried, because too many others waited.",
+}
+SPOOL = {
+    "landed": "Batches of the spool that reached the object store.",
+    "failed": "Tries to land a batch of the spool that failed, and are made again.",
+    "conflicts": "Batches of the spool that are in quarantine: the store had accepted another frame.",
+    "kept": "Batches of the spool whose identity is void in the store: an operator must look at them.",
 }
 CONNECTIONS = {
     "refused": "Connections that were answered 503 because too many were open.",
@@ -83,6 +91,10 @@ class GatewayMetrics:
     def watch_side_effects(self, counts: AcceptCounts) -> None:
         """Show what follows acceptances."""
         self.registry.register(_SideEffects(counts))
+
+    def watch_spool(self, spool: Spool, counts: SpoolCounts) -> None:
+        """Show what waits in the spool, and what became of the rest."""
+        self.registry.register(_WaitingBatches(spool, counts))
 
     def watch_connections(self, listeners: Mapping[str, Connections]) -> None:
         """Show the connections of each listener."""
@@ -143,6 +155,24 @@ class _BucketFindings(Collector):
         for check, severity in product(Check, Severity):
             gauge.add_metric([check, severity], found[check, severity])
         yield gauge
+
+
+class _WaitingBatches(Collector):
+    def __init__(self, spool: Spool, counts: SpoolCounts) -> None:
+        self._spool = spool
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        spool = self._spool
+        for name, description, value in (
+            ("batches", "Accepted batches that are not in the object store yet.", spool.count),
+            ("bytes", "Bytes of accepted batches that are not in the object store yet.", spool.total_bytes),
+            ("oldest_seconds", "How long the oldest of them has waited; 0 if there is none.", spool.oldest_seconds),
+            ("set_aside", "Files of the spool that an operator must look at.", len(spool.aside)),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}spool_{name}", description, value=value)
+        for name, description in SPOOL.items():
+            yield CounterMetricFamily(f"{PREFIX}spool_{name}", description, value=getattr(self._counts, name))
 
 
 class _OpenConnections(Collector):

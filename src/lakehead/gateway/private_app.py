@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from lakehead.accept.spool import Spool
 from lakehead.errors import LakeheadError
 from lakehead.gateway.conflict_routes import ConflictRequests, add_conflict_routes
 from lakehead.gateway.error_codes import ErrorCode
@@ -18,6 +19,7 @@ from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.ports import ConflictDecisions, ConflictReader, RoleTokens
 from lakehead.gateway.readiness import Readiness
 from lakehead.gateway.roles import require
+from lakehead.gateway.spool_routes import add_spool_routes
 
 LISTENER = "private"
 
@@ -48,6 +50,9 @@ class PrivateListener:
     refusals: Mapping[type[LakeheadError], ErrorCode] = field(default_factory=dict)
     """Errors of `conflicts` and `decisions` that the caller made, with the code of the answer: the one that there is no
     such conflict (`NO_SUCH_CONFLICT`), and that an identity is not in quarantine (`NOT_QUARANTINED`)."""
+
+    spool: Spool | None = None
+    """The batches that are accepted on this gateway's disk. None: there is no spool."""
 
     metrics_need_token: bool = True
     ingest: FastAPI | None = None
@@ -90,6 +95,9 @@ def private_app(listener: PrivateListener) -> FastAPI:
 
     requests = ConflictRequests(listener.conflicts, listener.refusals)
     add_conflict_routes(app, requests, listener.decisions, listener.tokens)
+
+    if listener.spool is not None:
+        add_spool_routes(app, listener.spool, listener.tokens)
 
     documents = {"/openapi.json": openapi_document(app)}
     if listener.ingest is not None:

@@ -19,11 +19,13 @@ class ReadinessReport:
     """What was checked, each with its problem; an empty one is none."""
 
     checks: dict[str, str]
+    tolerated: frozenset[str] = frozenset()
+    """Checks whose problems are told, and do not keep the gateway from accepting batches."""
 
     @property
     def is_ready(self) -> bool:
         """Whether nothing is wrong."""
-        return not any(self.checks.values())
+        return not any(problem for name, problem in self.checks.items() if name not in self.tolerated)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +40,9 @@ class Readiness:
 
     copies: Mapping[str, CopyInMemory] = field(default_factory=dict)
     """What no batch is accepted without, by the names of their checks."""
+
+    tolerated: frozenset[str] = frozenset()
+    """Checks whose problems are told, and do not make the gateway unready: what a spool can do without for a while."""
 
     settings: ReadinessSettings = field(default_factory=ReadinessSettings)
     is_stopping: bool = False
@@ -55,7 +60,8 @@ class Readiness:
             if self._last is None or not is_fresh:
                 self._last = ReadinessReport(
                     {"store": await self._problem_of_store(), "reconciler": await self._problem_of_reconciler()}
-                    | {name: _problem_of(copy) for name, copy in self.copies.items()}
+                    | {name: _problem_of(copy) for name, copy in self.copies.items()},
+                    self.tolerated,
                 )
                 self._checked_at = self.clock.monotonic()
             return self._last

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakehead.accept.acceptance import Accepted, Answer, Conflict, Duplicate, Submission, Void
+from lakehead.accept.spooled_batch import SpoolFull, SpoolUnusable
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.gateway.admission import Admission
@@ -186,6 +187,14 @@ class Uploads:
             raise self._unavailable(
                 ErrorCode.OUTCOME_UNKNOWN, "The batch may have been accepted. Send the same bytes again."
             ) from error
+        except SpoolFull as error:
+            self._log.warning("%s was not accepted: %s", submission.identity, error)
+            raise self._unavailable(ErrorCode.SPOOL_FULL, f"{error} Send the same bytes again.") from error
+        except SpoolUnusable as error:
+            self._log.warning("%s was not accepted: %s", submission.identity, error)
+            raise self._unavailable(
+                ErrorCode.SPOOL_UNAVAILABLE, "The gateway's disk cannot be used now. Send the same bytes again."
+            ) from error
         except (Unavailable, Misconfigured) as error:
             self._log.warning("%s was not accepted: %s", submission.identity, error)
             raise self._unavailable(
@@ -238,7 +247,7 @@ class Uploads:
             "seq_start": manifest.seq_start,
             "seq_end": manifest.seq_end,
             "frame_sha256": manifest.frame_sha256,
-            "accepted_at_unix_ns": manifest.accepted_at_unix_ns,
+            "accepted_at_unix_ns": manifest.answered_at_unix_ns,
         }
         return Response(msgspec.json.encode(body), media_type="application/json")
 

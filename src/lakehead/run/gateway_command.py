@@ -12,11 +12,10 @@ from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table, utc_time
-from lakehead.wire.authority_records import Role
+from lakehead.wire.authority_records import AcceptanceMode, Role
 
 if TYPE_CHECKING:
     from lakehead.gateway.server import GatewayServer
-    from lakehead.run.config.gateway_config import ListenerConfig
     from lakehead.run.gateway_wiring import GatewayWiring
 
 ConfigFile: TypeAlias = Annotated[
@@ -75,11 +74,13 @@ def run(file: ConfigFile) -> None:
     wiring = open_gateway(file)
 
     def ready(server: "GatewayServer") -> None:
+        from lakehead.run.gateway_wiring import listener_url  # noqa: PLC0415 - slow to load, and loaded by now
+
         config = wiring.config
         typer.echo(
             f"Gateway {wiring.collector_id} accepts batches for {config.store}.\n"
-            f"  ingest   {_url(config.ingest_listener, server.ingest_port)}/ingest/v1/batch\n"
-            f"  private  {_url(config.private_listener, server.private_port)}",
+            f"  ingest   {listener_url(config.ingest_listener, server.ingest_port)}/ingest/v1/batch\n"
+            f"  private  {listener_url(config.private_listener, server.private_port)}",
             err=True,
         )
 
@@ -119,6 +120,59 @@ def init(file: ConfigFile) -> None:
     typer.echo(f"{wiring.config.store} {what}: {authority_id}")
     if is_new:
         typer.echo(f"Next: lakehead gateway token add {file} --agent NAME", err=True)
+
+
+@app.command()
+def drain(
+    file: ConfigFile,
+    *,
+    lost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPOOL",
+            help="Close this spool of another gateway, whose disk is gone for good: what it held is lost.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Land everything that is in the spool of a gateway with local_spool, and close the spool. Stop the gateway first.
+
+    Then the authority no longer waits for this spool: the mode can be changed, or the gateway taken away. Starting the
+    gateway opens it again. Exit codes: 0 drained, 1 the store does not answer, 2 there is something to look after.
+
+    Example: lakehead gateway drain conf/gateway.toml
+
+    Example: lakehead gateway drain conf/gateway.toml --lost 0b8c1f6e-2f0c-4d6c-a1b2-7f5d7d5a0c11
+    """
+    wiring = open_authority(file)
+    if lost is not None:
+        given_up = asyncio.run(wiring.authority.give_up_spool(lost, by=operator()))
+        typer.echo(f"Closed the spool {lost} of {given_up.collector_id}: what it held is not waited for any more.")
+        return
+    from lakehead.run.spool_wiring import drain as drain_spool  # noqa: PLC0415 - slow to load
+
+    landed = asyncio.run(drain_spool(wiring))
+    if landed is None:
+        typer.echo(f"The gateways of {wiring.config.store} do not use spools: there is nothing to drain.")
+    else:
+        typer.echo(f"Landed {landed:,} {'batch' if landed == 1 else 'batches'}. The spool is empty and closed.")
+
+
+@app.command("set-mode")
+def set_mode(
+    file: ConfigFile,
+    mode: Annotated[AcceptanceMode, typer.Argument(help="When batches are accepted from now on.")],
+) -> None:
+    """Change when all gateways of an authority accept batches. Every spool must be drained before.
+
+    Gateways that run in the other mode answer 503 within 30 seconds. Then set ingest.acceptance, and start them again.
+
+    Example: lakehead gateway set-mode conf/gateway.toml s3_manifest
+    """
+    wiring = open_authority(file)
+    record = asyncio.run(wiring.authority.set_mode(mode, by=operator()))
+    typer.echo(f"{wiring.config.store} accepts by {record.mode}, in epoch {record.epoch}.")
+    typer.echo(f'Next: set ingest.acceptance = "{record.mode}" for every gateway, and start it again.', err=True)
 
 
 @token_app.command()
@@ -184,8 +238,3 @@ def revoke(
     revoked = asyncio.run(open_authority(file).tokens.revoke(token_id, by=operator()))
     whose = f"the agent {revoked.agent_id}" if revoked.agent_id is not None else f"a {revoked.role}"
     typer.echo(f"Revoked a token of {whose}: gateways refuse it within 30 s.")
-
-
-def _url(listener: "ListenerConfig", port: int) -> str:
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    return f"{'http' if listener.tls is None else 'https'}://{host}:{port}"

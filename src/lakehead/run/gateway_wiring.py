@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,7 @@ from lakehead.ids import Ids, Random, RandomIds, system_bytes, system_random
 from lakehead.run.bucket_checks import bucket_check, watch_bucket
 from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig, is_multi_region
 from lakehead.run.environment import store_settings
+from lakehead.run.spool_wiring import TOLERATED, opened_spool
 from lakehead.storage.port import Store
 from lakehead.storage.probed_store import ProbedStore, open_probed_store
 from lakehead.wire import acceptance_keys as keys
@@ -152,26 +153,35 @@ class GatewayWiring:
         metrics, settings = GatewayMetrics(), self._settings()
         store = MeasuredStore(self.store, metrics.store_seconds, self.clock)
         async with AsyncExitStack() as opened:
-            ingestor = self._ingestor()
-            opened.push_async_callback(_close_queue, ingestor, settings.side_effect_seconds)
-            effects = AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
+            effects = await opened.enter_async_context(self.side_effects())
             metrics.watch_side_effects(effects.counts)
+            acceptor = self.acceptor(store)
+            local = None
+            if self.config.ingest.acceptance == "local_spool":
+                address = listener_url(self.config.private_listener, self.config.private_listener.port)
+                local = await opened.enter_async_context(opened_spool(self, acceptor, effects, address=address))
+                metrics.watch_spool(local.spool, local.uploads.counts)
+                local.uploads.run_in_background()
             readiness = Readiness(
                 store=self.store,
                 ids=self.ids,
                 clock=self.clock,
                 reconciler=StoredHeartbeats(self.store, self.clock) if self.config.reconciler == "required" else None,
-                copies={"authority": authority, "tokens": tokens, "quarantine": boots},
+                copies={
+                    "authority": authority,
+                    "tokens": tokens,
+                    "quarantine": boots,
+                    **(local.checks if local else {}),
+                },
+                tolerated=TOLERATED if local else frozenset(),
                 settings=settings.readiness,
             )
             uploads = Uploads(
                 tokens=tokens,
                 quarantine=boots,
-                acceptor=Acceptor(
-                    store=store, clock=self.clock, ids=self.ids, random=self.random, collector_id=self.collector_id
-                ),
-                conflicts=self.conflicts,
-                side_effects=effects,
+                acceptor=local.spool if local else acceptor,
+                conflicts=local.conflicts if local else self.conflicts,
+                side_effects=local.uploads if local else effects,
                 authority_id=record.authority_id,
                 metrics=metrics,
                 clock=self.clock,
@@ -192,6 +202,7 @@ class GatewayWiring:
                         NotQuarantined: ErrorCode.NOT_QUARANTINED,
                         InvalidRecord: ErrorCode.BAD_REQUEST,
                     },
+                    spool=local.spool if local else None,
                     metrics_need_token=settings.metrics_need_token,
                     ingest=ingest,
                 )
@@ -204,13 +215,15 @@ class GatewayWiring:
             server = GatewayServer(
                 ingest=ingest,
                 private=private,
-                side_effects=effects,
+                side_effects=local.uploads if local else effects,
                 readiness=readiness,
                 metrics=metrics,
                 clock=self.clock,
                 settings=settings,
             )
             await opened.enter_async_context(server)
+            if local and not self.config.private_listener.port and self.config.ingest.spool_address is None:
+                await local.opening.tell_address(listener_url(self.config.private_listener, server.private_port))
             ready(server)
             await _first_of(stop.wait(), server.wait())
 
@@ -218,6 +231,19 @@ class GatewayWiring:
         config, settings = self.config, store_settings(self.config.store, self.environment)
         check = bucket_check(config.store, settings, queue=config.queue_path, encryption=config.bucket_encryption)
         return None if check is None else watch_bucket(check, self.clock)
+
+    def acceptor(self, store: Store) -> Acceptor:
+        """Accepts batches in the store, by this gateway's name."""
+        return Acceptor(store=store, clock=self.clock, ids=self.ids, random=self.random, collector_id=self.collector_id)
+
+    @asynccontextmanager
+    async def side_effects(self) -> AsyncIterator[AfterAcceptance]:
+        """What follows acceptances. At the end what waits for the landing queue is stored, for a bounded time."""
+        ingestor = self._ingestor()
+        try:
+            yield AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
+        finally:
+            await _close_queue(ingestor, self._settings().side_effect_seconds)
 
     def _ingestor(self) -> Ingestor:
         folder = self.config.queue_path.strip("/")
@@ -267,6 +293,12 @@ class GatewayWiring:
                 client_ca_file=tls.client_ca_file,
             ),
         )
+
+
+def listener_url(listener: ListenerConfig, port: int) -> str:
+    """Return the URL of a listener that has this port."""
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{'http' if listener.tls is None else 'https'}://{host}:{port}"
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:

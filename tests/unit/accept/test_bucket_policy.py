@@ -41,6 +41,7 @@ audit/v1                    rc       rc    rc          r
 authority/v1                rw       r     r           r
 tokens/v1                   r        -     -           -
 reconciler/v1               r        r     rw          r
+voiding/v1                  r        rc    r           r
 manifests/v1                r        r     r           r
 rollup/v1                   r        r     r           r
 index/v1                    r        r     r           r

@@ -8,17 +8,19 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.accept.bucket_policy import Encryption
+from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.gateway.settings import IngestSettings, ListenerSettings
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire import chunk_keys
+from lakehead.wire.authority_records import AcceptanceMode
 
 Bytes = Annotated[StrictInt, Field(ge=1)]
 Count = Annotated[StrictInt, Field(ge=1)]
 Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
-INGEST, LISTENER = IngestSettings(), ListenerSettings()
+INGEST, LISTENER, SPOOL = IngestSettings(), ListenerSettings(), SpoolLimits()
 MAX_NAME = 1024
 CHUNKS = (chunk_keys.CHUNK_MANIFESTS, chunk_keys.ROLLUP, chunk_keys.INDEX)
 TAKEN_FOLDERS = {(), *((each.partition("/")[0],) for each in (*keys.PLACES, *CHUNKS))}
@@ -62,9 +64,22 @@ class ListenerConfig(ConfigModel):
 class IngestConfig(ConfigModel):
     """Which batches are accepted, and how."""
 
-    acceptance: Literal["s3_manifest"] = Field(
+    acceptance: AcceptanceMode = Field(
         "s3_manifest",
-        description="When a batch is accepted: s3_manifest, when its identity manifest is in the object store.",
+        description="When a batch is accepted: s3_manifest, when its identity manifest is in the object store; "
+        "local_spool, when it is on the gateway's own disk, from where it is landed in the store.",
+    )
+    spool_folder: NonEmptyText | None = Field(
+        None, description="The folder of the gateway's spool, for local_spool. Its parent must exist. One per gateway."
+    )
+    spool_bytes: Bytes = Field(SPOOL.most_bytes, description="How large the spool may become. Then uploads get 503.")
+    spool_batches: Count = Field(SPOOL.most_batches, description="How many batches it may hold.")
+    spool_address: NonEmptyText | None = Field(
+        None,
+        description="The URL at which garbage collection reaches the private listener. Default: its host and port.",
+    )
+    object_landing_interval_ms: Count = Field(
+        1000, description="The pause between two landings of what is in the spool, in milliseconds."
     )
     body_bytes: Bytes = Field(INGEST.body_bytes, description="The largest frame, in bytes.")
     payload_bytes: Bytes = Field(INGEST.payload_bytes, description="The largest payload of a frame, decompressed.")
@@ -83,6 +98,14 @@ class IngestConfig(ConfigModel):
     def _largest_frame_fits(self) -> "IngestConfig":
         if self.bytes_in_flight < self.body_bytes:
             raise invalid("bytes_in_flight must be at least body_bytes: else the largest frames are never taken.")
+        return self
+
+    @model_validator(mode="after")
+    def _spool_has_a_place(self) -> "IngestConfig":
+        if self.acceptance == "local_spool" and self.spool_folder is None:
+            raise invalid("local_spool needs spool_folder: the folder of this gateway's own disk.")
+        if self.spool_bytes < self.body_bytes:
+            raise invalid("spool_bytes must be at least body_bytes: else the largest frames are never taken.")
         return self
 
 
