@@ -25,6 +25,8 @@ COSTLY = (
     "buffer_pipeline",
     "buffer_two_queues",
     "manifest_queue",
+    "spool",
+    "spool_mode_switches",
 )
 """Scenarios that get half of the seeds, 1,000 in `make test` instead of 2,000, and all 20,000 in `make soak`.
 

@@ -47,6 +47,7 @@ def sample_frame(identity: BatchIdentity, value: float = 1.0) -> bytes:
 def gateway_config(folder: Path, store: str, **more: Any) -> Path:
     """A configuration of a gateway on free ports."""
     listeners = {"ingest_listener": {"port": 0}, "private_listener": {"port": 0}}
+    folder.mkdir(exist_ok=True)
     path = folder / "gateway.json"
     path.write_text(json.dumps({"gateway": {"store": store, **listeners, **more}}))
     return path

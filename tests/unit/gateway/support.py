@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from lakehead.accept.acceptance import Conflict
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.conflicts import Conflicts
+from lakehead.accept.spool import Spool
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.gateway.error_codes import ErrorCode
@@ -208,7 +209,7 @@ class ManualClock(SystemClock):
 class Gateway:
     """Both applications, and everything behind them."""
 
-    def __init__(self, settings: IngestSettings | None = None) -> None:
+    def __init__(self, settings: IngestSettings | None = None, spool: Spool | None = None) -> None:
         self.clock = ManualClock()
         self.store = WatchedStore()
         self.tokens, self.boots, self.queue = Tokens(), Boots(), LandingQueue()
@@ -221,7 +222,7 @@ class Gateway:
         self.uploads = Uploads(
             tokens=self.tokens,
             quarantine=self.boots,
-            acceptor=acceptor(self.store),
+            acceptor=spool or acceptor(self.store),
             conflicts=self.conflicts,
             side_effects=self.after,
             authority_id="authority-1",
@@ -241,6 +242,7 @@ class Gateway:
                 readiness=self.readiness,
                 metrics=self.metrics,
                 refusals={NoSuchConflict: ErrorCode.NO_SUCH_CONFLICT},
+                spool=spool,
                 ingest=self.ingest,
             )
         )

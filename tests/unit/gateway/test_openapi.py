@@ -14,6 +14,7 @@ from schemathesis.specs.openapi import checks
 from lakehead.gateway.private_app import openapi_document
 from lakehead.gateway.settings import IngestSettings
 from tests.support.effort import effort
+from tests.unit.gateway.spool_gateway import SpoolGateway
 from tests.unit.gateway.support import AUTH, Gateway, as_role
 from tests.unit.gateway.test_private import with_conflicts
 
@@ -38,6 +39,7 @@ def operations_of(app: FastAPI) -> dict[str, Any]:
 
 INGEST = operations_of(Gateway(IngestSettings(requests_per_second=None)).ingest)
 PRIVATE = operations_of(with_conflicts().private)
+SPOOL = {name: each for name, each in operations_of(SpoolGateway().private).items() if "/v1/spool" in name}
 
 
 def check(operation: Any, *headers: dict[str, str]) -> None:
@@ -63,7 +65,17 @@ def test_the_private_listener_answers_as_documented(name: str) -> None:
     check(PRIVATE[name], as_role("operator"), as_role("viewer"), {})
 
 
+@pytest.mark.parametrize("name", SPOOL)
+def test_the_routes_of_a_spool_answer_as_documented(name: str) -> None:
+    check(SPOOL[name], as_role("admin"), as_role("viewer"), {})
+
+
 def test_every_route_is_documented() -> None:
+    assert list(SPOOL) == [
+        "GET /v1/spool",
+        "GET /v1/spool/batches/{id_text}",
+        "POST /v1/spool/voids/{id_text}",
+    ]
     assert list(INGEST) == ["POST /ingest/v1/batch"]
     assert list(PRIVATE) == [
         "GET /healthz",

@@ -1,0 +1,25 @@
+"""A gateway whose spool is on a disk in memory."""
+
+from lakehead.accept.known_boots import KnownBoots
+from lakehead.accept.spool import Spool
+from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.clock import SystemClock
+from lakehead.storage.memory_store import MemoryStore
+from tests.unit.accept.support import ScriptedStore, acceptor
+from tests.unit.gateway.support import Gateway
+
+
+class SpoolGateway(Gateway):
+    """Accepts in a spool, and lands nothing."""
+
+    def __init__(self, limits: SpoolLimits | None = None) -> None:
+        disk, store = MemoryStore(clock=SystemClock()), ScriptedStore()
+        self.spool = Spool(
+            disk=disk,
+            acceptor=acceptor(store),
+            clock=SystemClock(),
+            boots=KnownBoots(disk=disk, store=store),
+            limits=limits or SpoolLimits(),
+        )
+        self.spool_store = store
+        super().__init__(spool=self.spool)
