@@ -197,6 +197,9 @@ def test_a_configuration_without_a_gateway_is_told(lakehead: Lakehead, tmp_path:
         ({"store": "s3://b", "collector_id": "x" * 1_025}, "collector_id"),
         ({"store": "s3://b", "ingest": {"acceptance": "both"}}, "acceptance"),
         ({"store": "s3://b", "ingest": {"body_bytes": 10, "bytes_in_flight": 9}}, "largest frames are never taken"),
+        ({"store": "s3://b", "ingest": {"acceptance": "local_spool"}}, "local_spool needs spool_folder"),
+        ({"store": "s3://b", "ingest": {"spool_bytes": 1_000}}, "spool_bytes must be at least body_bytes"),
+        ({"store": "s3://b", "ingest": {"object_landing_interval_ms": 0}}, "object_landing_interval_ms"),
         ({"store": "s3://b", "ingest_listener": {"port": 70_000}}, "port"),
     ],
 )
@@ -276,3 +279,54 @@ def test_a_multi_region_access_point_is_taken_if_that_is_said(tmp_path: Path) ->
 
 def test_a_gateway_is_counted_when_its_configuration_is_checked(lakehead: Lakehead, config: Path) -> None:
     assert lakehead("config", "check", config).out == "ok: 1 gateway, 1 sink\n"
+
+
+def test_by_default_batches_are_accepted_in_the_store_and_spools_are_landed_every_second(config: Path) -> None:
+    ingest = open_gateway(config).config.ingest
+
+    assert (ingest.acceptance, ingest.object_landing_interval_ms) == ("s3_manifest", 1000)
+
+
+def test_the_mode_changes_after_a_drain_and_a_lost_spool_is_given_up_by_its_id(
+    lakehead: Lakehead, tmp_path: Path
+) -> None:
+    spool = {"acceptance": "local_spool", "spool_folder": str(tmp_path / "spool")}
+    config = written(tmp_path, {"store": f"file://{tmp_path}/lake", "ingest": spool})
+    assert lakehead("gateway", "init", config).code == 0
+    authority = open_gateway(config).authority
+    asyncio.run(authority.open_spool("lost-spool", collector_id="burnt-down"))
+
+    drained = lakehead("gateway", "drain", config)
+    waits = lakehead("gateway", "set-mode", config, "s3_manifest")
+    unknown = lakehead("gateway", "drain", config, "--lost", "another")
+    given_up = lakehead("gateway", "drain", config, "--lost", "lost-spool")
+    changed = lakehead("gateway", "set-mode", config, "s3_manifest")
+    again = lakehead("gateway", "drain", config)
+
+    assert (drained.code, "Landed 0 batches. The spool is empty and closed." in drained.out) == (0, True)
+    assert (waits.code, "lost-spool of burnt-down" in waits.err) == (2, True)
+    assert (unknown.code, "open are lost-spool of burnt-down" in unknown.err) == (2, True)
+    assert (given_up.code, "what it held is not waited for" in given_up.out) == (0, True)
+    assert (changed.code, "accepts by s3_manifest, in epoch 2" in changed.out) == (0, True)
+    assert (again.code, "nothing to drain" in again.out) == (0, True)
+    assert asyncio.run(authority.read()).open_spools == ()
+
+
+def test_a_gateway_of_another_mode_than_its_authority_does_not_start(lakehead: Lakehead, config: Path) -> None:
+    assert lakehead("gateway", "init", config).code == 0
+    spool = {"acceptance": "local_spool", "spool_folder": str(config.parent / "spool")}
+    other = written(config.parent, {"store": f"file://{config.parent}/lake", "ingest": spool})
+
+    done = lakehead("gateway", other)
+
+    assert done.code == 2
+    assert "accept by s3_manifest" in done.err
+
+
+def test_draining_without_a_spool_says_what_to_set(lakehead: Lakehead, config: Path) -> None:
+    assert lakehead("gateway", "init", config).code == 0
+    assert lakehead("gateway", "set-mode", config, "local_spool").code == 0
+
+    done = lakehead("gateway", "drain", config)
+
+    assert (done.code, "Set ingest.spool_folder" in done.err) == (2, True)
