@@ -48,6 +48,7 @@ RARE = {
     "acceptance_doubt_taken_for_duplicate": (342,),
     "landing_plan_ignores_pointer": (467,),
     "landing_rebuild_without_ledger": (694, 878),
+    "spool_trusts_names_at_the_start": (1_287,),
 }
 """Seeds that once caught what is seldom caught, tried first. A change to the simulator or to a protocol may make them
 miss; then the hunt finds others, and these are to be replaced."""
