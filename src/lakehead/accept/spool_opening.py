@@ -71,7 +71,6 @@ class SpoolOpening:
             )
         async for page in self.disk.list(BATCHES):
             raise Unavailable(f"{page[0].key} has landed, and could not be removed from the spool. Try again.")
-        await spool.boots.forget_all()
         record = await self.authority.read()
         whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
         await self.authority.close_spool(whose.spool_id)
