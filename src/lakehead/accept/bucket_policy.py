@@ -176,7 +176,7 @@ def _for_all_roles(settings: BucketPolicySettings) -> Iterator[Statement]:
     everywhere = [_arn("*", settings)]
     # Listing is not limited to the prefix: without it S3 answers 403 for a key that is absent, and we must know.
     yield _allow("RolesList", ("s3:ListBucket", *_SETTINGS), [_bucket(settings)], named, settings)
-    readable = _objects([folder for folder in ALL_FOLDERS if folder != TOKENS], settings)
+    readable = _objects(_with_indexes([folder for folder in ALL_FOLDERS if folder != TOKENS]), settings)
     yield _allow("RolesRead", "s3:GetObject", readable, named, settings)
     yield _deny("RolesChangeNoProtection", _PROTECTION, [_bucket(settings), *everywhere], _by(named, settings))
     tokens = _objects((TOKENS,), settings)
@@ -256,6 +256,12 @@ def _one_or_sorted(actions: str | Sequence[str]) -> str | list[str]:
 
 def _one_or_many(values: Sequence[str]) -> str | list[str]:
     return list(values) if len(values) > 1 else values[0]
+
+
+def _with_indexes(folders: Sequence[str]) -> list[str]:
+    """The folders, each as one pattern with its indexes (`accepted`, `accepted-by-time`): a policy has little room."""
+    stems = tuple(sorted({folder.partition("-by-")[0] for folder in folders if "-by-" in folder}))
+    return [*(f"{stem}*/v1" for stem in stems), *(folder for folder in folders if not folder.startswith(stems))]
 
 
 def _objects(folders: Sequence[str], settings: BucketPolicySettings) -> list[str]:

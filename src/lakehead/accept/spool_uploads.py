@@ -204,7 +204,7 @@ class SpoolUploads:
                 self.counts.conflicts += 1
                 LOG.warning(
                     "%s was accepted by another gateway with another frame. The one of this spool, sha256 %s, is in "
-                    "quarantine: look at `lakehead conflicts list`.",
+                    "quarantine: look at `lakehead conflicts list CONFIG`.",
                     manifest.key,
                     submission.sha256,
                 )

@@ -262,7 +262,7 @@ class Settling:
         if report.overlaps.batches:
             LOG.warning(
                 "Pipeline %s: %d records of %d accepted batches did not land, because others have landed under their "
-                "sequence numbers. They are in quarantine: see `lakehead conflicts list`.",
+                "sequence numbers. They are in quarantine: see `lakehead conflicts list CONFIG`.",
                 self.settings.name,
                 report.overlaps.records,
                 report.overlaps.batches,

@@ -109,9 +109,9 @@ async def test_what_only_the_store_can_tell_is_not_answered_while_it_is_down(rig
     with rig.disk() as disk:
         spool = await rig.open(disk)
         spool.boots.most_recent = 1
-        for first in (0, 20):
+        for first in (0, 20):  # one after the other: the last one that lands is remembered whole
             await spool.accept(batch(first))
-        await land(rig, spool)
+            await land(rig, spool)
         rig.store.go_down()
 
         for unknown in (batch(0), batch(boot="boot-2")):
