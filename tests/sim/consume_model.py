@@ -251,7 +251,6 @@ class _ReadingStager(ModelStager):
 
     objects: Objects = field(default_factory=Objects)
     process: Process | None = None
-    read: Callable[[Sequence[str]], None] = lambda _: None
     failed: dict[str, Failure] = field(default_factory=dict)
 
     async def stage(
@@ -264,9 +263,7 @@ class _ReadingStager(ModelStager):
                 self.process.crash()
                 await self.wire.world.clock.sleep(NEVER)
         parts = [self._part(remainder) for remainder in remainders]
-        staged = await super().stage(parts, token=token, new_watermark=new_watermark, fence=fence)
-        self.read([remainder.unit.id for remainder in staged.landing.remainders if remainder.part is None])
-        return staged
+        return await super().stage(parts, token=token, new_watermark=new_watermark, fence=fence)
 
     def _part(self, remainder: UnitRemainder) -> UnitRemainder:
         """What a landing takes of a unit that is too large for one."""
@@ -319,12 +316,14 @@ class ModelLandings:
             if self.checks and not all(is_held(keys[each.unit.id]) for each in staged.landing.remainders):
                 raise Overtaken("a message is not held any more")
 
+        def was_read(staged: Staged[Files]) -> None:
+            read([keys[each.unit.id] for each in staged.landing.remainders if each.part is None])
+
         stager = _ReadingStager(
             self.lake,
             self.wire,
             objects=self.objects,
             process=self.process,
-            read=lambda units: read([keys[unit] for unit in units]),
         )
         lander = self.lander(
             pipeline="pipeline",
@@ -332,7 +331,7 @@ class ModelLandings:
             progress=self.progress,
             ledger=ModelLedger(self.lake, self.wire),
             stager=stager,
-            audits=[*([self.compare] if self.compare else []), audit],
+            audits=[*([self.compare] if self.compare else []), was_read, audit],
             clock=self.wire.world.clock,
             random=self.wire.world.random,
             backoff=Backoff(attempts=8, first_seconds=0.02),

@@ -158,6 +158,8 @@ class OverlappingPipelines(Pipelines):
     rules: Rules = field(default_factory=Rules)
     accepted: Accepted = field(kw_only=True)
     faults: Faults = NO_FAULTS
+    seconds: float = 0.0
+    """How long it takes to compare a landing that drops something."""
 
     def parts(self, name: str, process: Process) -> tuple[SharedState, UnitLander, DeadLetterBox]:
         shared, landings, letters = super().parts(name, process)
@@ -186,6 +188,8 @@ class OverlappingPipelines(Pipelines):
             most_records=100,
             backoff=QUICK,
         )
+        if dropped:
+            await self.world.clock.sleep(self.seconds)
         check = OverlapCheck(overlaps=overlaps, store_url=STORE)
         await check.check(dropped, table=TABLE, owners=self._owners(staged))
 
@@ -268,6 +272,8 @@ def overlapping(rules: Rules) -> Scenario:
         pipelines = OverlappingPipelines(
             world, variant, lake, wire, queue, objects, dead, rules=rules, accepted=accepted, faults=Faults.all(0.02)
         )
+        if world.random.random() < 0.1:
+            pipelines.seconds = 1.5 * SHORT.last_visibility.total_seconds()
         spoil(world, objects, variant, UNITS)
         for unit in UNITS:
             await accepted.accept(unit)

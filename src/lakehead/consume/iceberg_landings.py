@@ -208,7 +208,6 @@ class _TableThread:
             clock=run.clock,
             ids=run.ids,
             random=run.random,
-            was_read=lambda units: was_read([keys[unit] for unit in units]),
             split_bytes=self._limits.split_bytes,
             max_object_bytes=self._limits.max_object_bytes,
         )
@@ -224,6 +223,7 @@ class _TableThread:
             table=table,
             ledger=landing.ledger,
             is_cancelled=lambda: self._is_cancelled,
+            was_read=lambda units: was_read([keys[unit] for unit in units]),
         )
         progress = StateProgress(state=run.state, owner=run.owner, lease=self._lease)
         self._group = f"{run.run}/{self._table.name}/{run.ids.uuid()}"  # a cancelled group's name is not used again

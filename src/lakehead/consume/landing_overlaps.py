@@ -1,8 +1,8 @@
 """Before a landing is published: compares the records of its batches that do not land with those that have landed."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakehead.consume.decode.frames import AcceptedFrame
@@ -33,15 +33,20 @@ class LandingOverlaps:
     table: IcebergTable
     ledger: StoreLedger
     is_cancelled: Callable[[], bool]
+    was_read: Callable[[Sequence[Unit]], None]
+    """Called when units were read to their end, and compared: only little time is given to the rest of a landing."""
+
     report: OverlapReport = field(default_factory=OverlapReport)
     _compared: tuple[DroppedRecords, ...] = ()
 
     async def compare(self, staged: Staged[Any]) -> None:
         """Compare what is dropped, unless that was done: it is the same at each head at which the plan is."""
         dropped = dropped_records(staged.landing, self.frames)
-        if self.open_check is None or dropped == self._compared:
-            return
+        if self.open_check is not None and dropped != self._compared:
+            await self._compare(self.open_check(), dropped, staged)
+        self.was_read([each.unit for each in staged.landing.remainders if each.part is None])
 
+    async def _compare(self, check: OverlapCheck, dropped: tuple[DroppedRecords, ...], staged: Staged[Any]) -> None:
         async def owners(stream: str, wanted: Spans) -> Mapping[str, Spans]:
             ours = numbers_in(staged.landing, stream, wanted)
             rest = without(wanted, [span for spans in ours.values() for span in spans])
@@ -55,7 +60,7 @@ class LandingOverlaps:
                 return ours
             return {**before, **ours}
 
-        check = replace(self.open_check(), go_on=self._go_on)
+        check.go_on = self._go_on
         self.report = await check.check(dropped, table=self.table.uuid, owners=owners)
         self._compared = dropped
 

@@ -64,9 +64,6 @@ class ObjectStager:
     clock: Clock
     ids: Ids
     random: Random
-    was_read: Callable[[Sequence[Unit]], None]
-    """Called when units were read to their end."""
-
     split_bytes: int = SPLIT_BYTES
     max_object_bytes: int = MAX_OBJECT_BYTES
     """A larger object lands in several landings, if it is plain NDJSON or Parquet: see `large_objects`."""
@@ -92,7 +89,6 @@ class ObjectStager:
                 )
         unfinished = {unit: found for report in reports for unit, found in report.unfinished.items()}
         good = [self._landed(each, unfinished.get(each.unit)) for each in remainders if each.unit not in self.failed]
-        self.was_read([each.unit for each in good if each.part is None])
         return staged_files(
             [self._result(report) for report in reports],
             good,

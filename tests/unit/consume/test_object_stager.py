@@ -54,9 +54,8 @@ class Here(ObjectStager):
         return [work(job, f"{self.ids.uuid()}", group) for group in groups]
 
 
-def staged(folder: Path, *lines: object, again: bool = False) -> tuple[Staged[NewFiles], Here, list[list[str]]]:
+def staged(folder: Path, *lines: object, again: bool = False) -> tuple[Staged[NewFiles], Here]:
     """Stage one object of a row for each line."""
-    read: list[list[str]] = []
     with local_catalog(folder) as catalog:
         table = create(catalog, "t", OURS)
         table.load()
@@ -73,7 +72,6 @@ def staged(folder: Path, *lines: object, again: bool = False) -> tuple[Staged[Ne
             clock=SystemClock(),
             ids=RandomIds(),
             random=Random(1),
-            was_read=lambda units: read.append([unit.id for unit in units]),
         )
         remainders = [UnitRemainder(unit) for unit in objects]
         fence = Fence(Head(None, None), None)
@@ -85,7 +83,7 @@ def staged(folder: Path, *lines: object, again: bool = False) -> tuple[Staged[Ne
             await stager.discard(first)
             return await stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence)
 
-        return asyncio.run(stage()), stager, read
+        return asyncio.run(stage()), stager
 
 
 def content(line: object) -> bytes:
@@ -98,11 +96,10 @@ def rows(landing: Staged[NewFiles]) -> list[dict[str, object]]:
 
 
 def test_columns_that_objects_have_are_added_and_the_objects_read_again(tmp_path: Path) -> None:
-    landing, stager, read = staged(tmp_path, {"a": 1}, {"b": "x"}, {"a": 2})
+    landing, stager = staged(tmp_path, {"a": 1}, {"b": "x"}, {"a": 2})
 
     assert [(row["a"], row["b"]) for row in rows(landing)] == [(1, None), (None, "x"), (2, None)]
     assert {unit.id: each.rows for unit, each in stager.read.items()} == {"u0": 1, "u1": 1, "u2": 1}
-    assert read == [["u0", "u1", "u2"]]
 
 
 def test_an_object_of_a_newer_format_ends_the_landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,17 +113,16 @@ def test_an_object_of_a_newer_format_ends_the_landing(tmp_path: Path, monkeypatc
 
 
 def test_an_object_that_fails_is_left_out(tmp_path: Path) -> None:
-    landing, stager, read = staged(tmp_path, {"a": 1}, b"{nonsense\n", {"a": 2})
+    landing, stager = staged(tmp_path, {"a": 1}, b"{nonsense\n", {"a": 2})
 
     assert [row[URI] for row in rows(landing)] == ["u0", "u2"]
     assert [each.unit.id for each in landing.landing.remainders] == ["u0", "u2"]
     assert [unit.id for unit in stager.failed] == ["u1"]
-    assert read == [["u0", "u2"]]
     assert landing.landing.counts["rows"] == 2
 
 
 def test_what_is_staged_again_is_counted_once(tmp_path: Path) -> None:
-    landing, stager, _ = staged(tmp_path, {"a": 1}, {"a": 2}, again=True)
+    landing, stager = staged(tmp_path, {"a": 1}, {"a": 2}, again=True)
 
     assert len(rows(landing)) == 2
     assert [each.rows for each in stager.read.values()] == [1, 1]
@@ -187,7 +183,7 @@ def test_the_failure_of_an_object_that_is_begun_tells_how_much_of_it_is_in_the_t
     ],
 )
 def test_a_field_that_the_table_cannot_have_as_a_column_is_rescued(tmp_path: Path, lines: list[object]) -> None:
-    landing, stager, _ = staged(tmp_path, *lines)
+    landing, stager = staged(tmp_path, *lines)
 
     found = rows(landing)
     assert len(found) == len(lines)
@@ -203,7 +199,7 @@ def test_a_field_that_the_table_cannot_have_as_a_column_is_rescued(tmp_path: Pat
     ],
 )
 def test_objects_that_together_have_too_many_columns_or_fields_are_rescued(tmp_path: Path, lines: list[object]) -> None:
-    landing, stager, _ = staged(tmp_path, *lines)
+    landing, stager = staged(tmp_path, *lines)
 
     found = rows(landing)
     assert [json.loads(str(row[RESCUED])) for row in sorted(found, key=lambda row: int(str(row[URI])[1:]))] == lines
@@ -212,7 +208,7 @@ def test_objects_that_together_have_too_many_columns_or_fields_are_rescued(tmp_p
 
 
 def test_objects_whose_fields_differ_in_case_alone_share_a_column_of_text(tmp_path: Path) -> None:
-    landing, _, _ = staged(tmp_path, {"o": {"x": 1}}, {"o": {"X": 2}})
+    landing, _ = staged(tmp_path, {"o": {"x": 1}}, {"o": {"X": 2}})
 
     assert [row["o"] for row in rows(landing)] == ['{"x":1}', '{"X":2}']
 
@@ -236,7 +232,6 @@ def test_of_an_accepted_batch_only_the_records_are_staged_that_no_landing_has(tm
             clock=SystemClock(),
             ids=RandomIds(),
             random=Random(1),
-            was_read=lambda _: None,
         )
         remainders = [UnitRemainder(whole), UnitRemainder(cut, ((11, 12), (15, 17))), UnitRemainder(done, ())]
         fence = Fence(Head(None, None), None)
