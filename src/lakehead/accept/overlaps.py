@@ -1,5 +1,6 @@
 """Overlaps: accepted batches with common sequence numbers, and the record of one that contradicts what landed."""
 
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import OverlapManifest, OverlappedBatch
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.index_records import QuarantineByBlob
-from lakehead.wire.spans import Span
+from lakehead.wire.spans import Spans, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +36,24 @@ class Overlaps:
 
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=10, first_seconds=0.1, cap_seconds=2.0))
 
-    async def accepted_in(self, agent_id: str, boot_id: str, span: Span) -> Sequence[BatchIdentity]:
-        """Return the identities of a boot with some of these sequence numbers: accepted, or void."""
-        folder, (start, end) = keys.accepted_folder(agent_id, boot_id), span
-        first = max(0, start - self.most_records)
+    async def accepted_in(self, agent_id: str, boot_id: str, spans: Spans) -> Sequence[BatchIdentity]:
+        """Return the identities of a boot with some of these sequence numbers: accepted, or void.
+
+        What lies between them is listed too, and not kept.
+        """
+        folder, wanted = keys.accepted_folder(agent_id, boot_id), merged(spans)
+        starts, ends = zip(*wanted, strict=True)
+        first = max(0, starts[0] - self.most_records)
         found: list[BatchIdentity] = []
         listing = self.store.list(folder, start_after=f"{folder}/{first:020}")
         async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
             async for page in pages:
                 identities = [identity for each in page if (identity := keys.parse_accepted(each.key))]
-                found += [each for each in identities if each.seq_start < end and each.seq_end >= start]
-                if identities and identities[-1].seq_start >= end:
+                for each in identities:
+                    after = bisect_right(ends, each.seq_start)  # the first span that ends after it begins
+                    if after < len(starts) and starts[after] <= each.seq_end:
+                        found.append(each)
+                if identities and identities[-1].seq_start >= ends[-1]:
                     break
         return found
 

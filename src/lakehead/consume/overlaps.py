@@ -4,7 +4,8 @@ It comes before the landing is published: what has landed was compared, whoever 
 A batch with others than those that landed goes to quarantine, and so does one that could not be compared.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +34,12 @@ KEPT_FRAMES = 4
 KEPT_BYTES = 64 * 2**20
 """A larger frame is not kept."""
 
+MOST_COMPARED = 5_000
+"""How many pairs of batches are compared for one agent in a landing. Others wait for that landing."""
+
 LONGEST_REASON = 500
+
+TOO_MANY = f"More than {MOST_COMPARED:,} pairs of batches of its agent have common numbers."
 
 FindOwners = Callable[[str, Spans], Awaitable[Mapping[str, Spans]]]
 """Returns which units landed numbers of a stream, each with those that it landed."""
@@ -90,7 +96,34 @@ class _AcceptedOfBoot:
         """Those that can have some of the numbers."""
         first = bisect_left(self._identities, spans[0][0] - self._longest, key=lambda each: each.seq_start)
         last = bisect_left(self._identities, spans[-1][1], key=lambda each: each.seq_start)
-        return self._identities[first:last]
+        return [each for each in self._identities[first:last] if each.seq_end >= spans[0][0]]
+
+
+class _Owners:
+    """Which unit landed each of some numbers: no number has two. There may be very many."""
+
+    def __init__(self, landed: Mapping[str, Spans]) -> None:
+        self._places = sorted((start, end, unit) for unit, spans in landed.items() for start, end in spans)
+
+    def of(self, spans: Spans) -> dict[str, Spans]:
+        first = max(0, bisect_right(self._places, spans[0][0], key=lambda each: each[0]) - 1)
+        last = bisect_left(self._places, spans[-1][1], key=lambda each: each[0])
+        found: dict[str, list[Span]] = {}
+        for start, end, unit in self._places[first:last]:
+            if own := common(spans, [(start, end)]):
+                found.setdefault(unit, []).extend(own)
+        return {unit: merged(own) for unit, own in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """Dropped records that may not be those that landed: that depends on who landed them."""
+
+    dropped: DroppedRecords
+    compared: Sequence[_Compared]
+    spans: Spans
+    is_cut_short: bool
+    """Whether there was too much to compare."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +138,11 @@ class OverlapCheck:
     """Called between comparisons; raises if there is no time for more."""
 
     _frames: dict[str, Frame] = field(default_factory=dict, init=False)
+    _own: Frame | None = field(default=None, init=False)
+    """The frame of the batch whose dropped records are compared, of any size, once it was read."""
+
+    _comparisons: Counter[str] = field(default_factory=Counter, init=False)
+    """How many were made for each agent."""
 
     async def check(self, dropped: Sequence[DroppedRecords], *, table: str, owners: FindOwners) -> OverlapReport:
         """Compare dropped records of batches with those that landed. On return the quarantine is durable.
@@ -118,19 +156,26 @@ class OverlapCheck:
         equal = batches = records = 0
         try:
             for (agent_id, boot_id), theirs in sorted(boots.items()):
-                hull: Span = (min(each.spans[0][0] for each in theirs), max(each.spans[-1][1] for each in theirs))
-                accepted = _AcceptedOfBoot(await self.overlaps.accepted_in(agent_id, boot_id, hull))
-                for each in sorted(theirs, key=lambda each: each.spans):
-                    different = await self._check_one(each, accepted, owners, table)
-                    batches, records = batches + bool(different), records + different
-                    equal += count(each.spans) - different
+                spans = merged(span for each in theirs for span in each.spans)
+                accepted = _AcceptedOfBoot(await self.overlaps.accepted_in(agent_id, boot_id, spans))
+                doubts = [await self._doubt(each, accepted) for each in sorted(theirs, key=lambda each: each.spans)]
+                equal += sum(count(each.spans) for each in theirs)
+                doubtful = merged(span for each in doubts for span in each.spans)
+                landed = _Owners(await owners(boot_part(agent_id, boot_id), doubtful) if doubtful else {})
+                for doubt in doubts:
+                    different = await self._quarantine(doubt, landed, table)
+                    batches, records, equal = batches + bool(different), records + different, equal - different
         finally:
             self._frames.clear()
+            self._own = None
+            self._comparisons.clear()
         return OverlapReport(equal=equal, batches=batches, records=records)
 
-    async def _check_one(self, each: DroppedRecords, accepted: _AcceptedOfBoot, owners: FindOwners, table: str) -> int:
-        """Compare the dropped records of one batch. Returns how many of them are in quarantine."""
-        frame, contradicted = each.frame, await self._contradicted(each, accepted, owners)
+    async def _quarantine(self, doubt: _Doubt, landed: _Owners, table: str) -> int:
+        """Put a batch in quarantine if others landed other records. Returns how many of its own are there then."""
+        frame = doubt.dropped.frame
+        found = self._by_owner(doubt, landed.of(doubt.spans)) if doubt.spans else ()
+        contradicted = [(spans, batch) for spans, batch in found if spans]
         if not contradicted:
             return 0
         try:
@@ -141,35 +186,34 @@ class OverlapCheck:
             raise Misconfigured(str(error)) from error
         return count(span for spans, _ in contradicted for span in spans)
 
-    async def _contradicted(
-        self, each: DroppedRecords, accepted: _AcceptedOfBoot, owners: FindOwners
-    ) -> list[tuple[Spans, OverlappedBatch]]:
-        """The batches that landed others of these records, with their sequence numbers."""
+    async def _doubt(self, each: DroppedRecords, accepted: _AcceptedOfBoot) -> _Doubt:
+        """Compare the dropped records of one batch with those of all others."""
         compared: list[_Compared] = []
+        agent_id, self._own = each.frame.identity.agent_id, None
         for identity in accepted.near(each.spans):
             shared = common(each.spans, [(identity.seq_start, identity.seq_end + 1)])
             if shared and identity != each.frame.identity:
                 self.go_on()
+                if self._comparisons[agent_id] >= MOST_COMPARED:
+                    return _Doubt(each, compared, each.spans, is_cut_short=True)
+                self._comparisons[agent_id] += 1
                 compared += await self._compare(each.frame, identity, shared)
         doubtful = merged(span for other in compared for span in other.doubtful)
         if not each.is_whole:  # it has not landed before, so another has brought each of them
             doubtful = merged([*doubtful, *without(each.spans, [span for other in compared for span in other.shared])])
-        if not doubtful:
-            return []
-        stream = boot_part(each.frame.identity.agent_id, each.frame.identity.boot_id)
-        landed = await owners(stream, doubtful)
-        return [(spans, batch) for spans, batch in self._by_owner(each, compared, doubtful, landed) if spans]
+        return _Doubt(each, compared, doubtful, is_cut_short=False)
 
-    def _by_owner(
-        self, each: DroppedRecords, compared: Sequence[_Compared], doubtful: Spans, landed: Mapping[str, Spans]
-    ) -> Iterator[tuple[Spans, OverlappedBatch]]:
+    def _by_owner(self, doubt: _Doubt, landed: Mapping[str, Spans]) -> Iterator[tuple[Spans, OverlappedBatch]]:
+        """The batches that landed other records than the dropped ones, with their sequence numbers."""
+        compared, doubtful = doubt.compared, doubt.spans
+        elsewhere = TOO_MANY if doubt.is_cut_short else "It is not among the accepted batches of this store."
         units = {uri_in_store(self.store_url, keys.accepted(other.identity)): other for other in compared}
         for unit, spans in landed.items():
             if unit in units:
                 different = common(spans, units[unit].doubtful)
                 yield different, units[unit].overlapped(different)
-            elif unit != each.unit:
-                yield spans, _unknown(unit, spans, "It is not among the accepted batches of this store.")
+            elif unit != doubt.dropped.unit:
+                yield spans, _unknown(unit, spans, elsewhere)
         unowned = without(doubtful, [span for spans in landed.values() for span in spans])
         for other in compared:
             different = common(unowned, other.doubtful)
@@ -189,7 +233,7 @@ class OverlapCheck:
             other = await self._frame(manifest.frame_sha256, identity)
             if other.header.kind is not frame.kind:
                 return []
-            own = await self._frame(frame.sha256, frame.identity)
+            own = self._own = self._own or await self._frame(frame.sha256, frame.identity)
         except (ObjectRefused, Unreadable) as error:
             return [_Compared(identity, manifest, shared, shared, str(error))]
         return [_Compared(identity, manifest, shared, _differing(own, other, shared))]
@@ -205,6 +249,8 @@ class OverlapCheck:
                 kept = accepted_frame(found.body, identity, sha256)
             except (ObjectRefused, Unreadable) as error:
                 raise ObjectRefused(f"The frame {key}: {error}") from None
+        if kept.identity != identity:
+            raise ObjectRefused(f"The frame {keys.raw_blob(sha256)} is that of another batch.")
         if kept.records.nbytes <= KEPT_BYTES:
             self._frames[sha256] = kept  # as the last one
             while len(self._frames) > KEPT_FRAMES:

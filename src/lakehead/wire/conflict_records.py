@@ -86,7 +86,7 @@ class OverlappedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """A batch whose records landed for some sequence numbers of another, which has other records there."""
 
     accepted_manifest_key: str
-    """Its identity manifest; the whole URI, if that is in another store."""
+    """Its identity manifest; the whole URI, if that is in another store or was not looked for."""
 
     raw_blob_key: str = ""
     frame_sha256: str = ""

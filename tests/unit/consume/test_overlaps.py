@@ -10,6 +10,7 @@ import pytest
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.overlaps import Overlaps
 from lakehead.clock import SystemClock
+from lakehead.consume import overlaps as compared
 from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.messages import uri_in_store
 from lakehead.consume.overlaps import DroppedRecords, OverlapCheck
@@ -86,6 +87,10 @@ async def check(store: Store, *of: DroppedRecords, landed: Mapping[str, Spans] |
         assert landed is not None, f"who landed {wanted} was asked"
         return landed
 
+    return await checking(store).check(of, table=TABLE, owners=owners)
+
+
+def checking(store: Store) -> OverlapCheck:
     overlaps = Overlaps(
         store=store,
         clock=SystemClock(),
@@ -95,7 +100,7 @@ async def check(store: Store, *of: DroppedRecords, landed: Mapping[str, Spans] |
         most_records=1_000,
         backoff=NO_PAUSES,
     )
-    return await OverlapCheck(overlaps=overlaps, store_url=URL).check(of, table=TABLE, owners=owners)
+    return OverlapCheck(overlaps=overlaps, store_url=URL)
 
 
 async def quarantined(store: Store) -> list[OverlapManifest]:
@@ -303,3 +308,84 @@ async def test_a_long_boot_is_listed_only_near_the_numbers_and_a_large_batch_bef
     assert report == OverlapReport(records=6, batches=1)
     manifests = [key for key in store.read if key.startswith(keys.ACCEPTED)]
     assert manifests == [wide.key]
+
+
+@async_test
+async def test_a_manifest_that_names_the_frame_of_another_batch_is_not_compared_with_it() -> None:
+    store = Store()
+    batch = await accepted(store, samples(10, 25))
+    wrong = msgspec.structs.replace(batch, seq_start=12, seq_end=30)
+    await accepted(store, samples(10, 20))
+    await store.put(wrong.key, wrong.encode())
+
+    await check(store, dropped(batch, (12, 26)), landed={unit(wrong): ((12, 26),)})
+
+    [found] = await quarantined(store)
+    [other] = found.others
+    assert found.ranges == ((12, 25),)
+    assert "of another batch" in other.not_compared
+
+
+@async_test
+async def test_a_large_frame_is_read_once_however_many_others_it_is_compared_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compared, "KEPT_BYTES", 0)
+    store = Store()
+    others = [await accepted(store, samples(n, n + 9)) for n in range(10, 60, 10)]
+    batch = await accepted(store, samples(10, 70))
+    store.read.clear()
+
+    assert await check(store, dropped(batch, (10, 60))) == OverlapReport(equal=50)
+    assert [store.read.count(each.raw_blob_key) for each in (*others, batch)] == [1] * 6
+
+
+@async_test
+async def test_the_ledger_is_asked_once_for_all_batches_of_a_boot() -> None:
+    store, asked = Store(), list[Spans]()
+    batches = [await accepted(store, samples(n, n + 9, own=range(n, n + 2))) for n in (10, 30, 50)]
+    wide = await accepted(store, samples(0, 99))
+
+    async def owners(_stream: str, wanted: Spans) -> Mapping[str, Spans]:
+        asked.append(wanted)
+        return {unit(wide): wanted}
+
+    drops = [dropped(each, (each.seq_start, each.seq_end + 1)) for each in batches]
+    report = await checking(store).check(drops, table=TABLE, owners=owners)
+
+    assert asked == [((10, 12), (30, 32), (50, 52))]
+    assert report == OverlapReport(equal=24, records=6, batches=3)
+    assert sorted(each.ranges for each in await quarantined(store)) == [((10, 11),), ((30, 31),), ((50, 51),)]
+
+
+@async_test
+async def test_only_so_many_batches_of_an_agent_are_compared_and_the_rest_is_in_quarantine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an agent could let all others wait for days. What it landed itself is not in quarantine for that."""
+    monkeypatch.setattr(compared, "MOST_COMPARED", 2)
+    store = Store()
+    others = [await accepted(store, samples(n, n + 9)) for n in range(10, 60, 10)]
+    batch = await accepted(store, samples(10, 70))
+    landed = {unit(each): ((each.seq_start, each.seq_end + 1),) for each in others}
+    store.read.clear()
+
+    assert await check(store, dropped(batch, (10, 60)), landed=landed) == OverlapReport(equal=20, records=30, batches=1)
+    assert [store.read.count(each.raw_blob_key) for each in others] == [1, 1, 0, 0, 0]
+    [found] = await quarantined(store)
+    assert found.ranges == ((30, 59),)
+    assert {each.accepted_manifest_key: each.not_compared for each in found.others} == {
+        unit(each): compared.TOO_MANY for each in others[2:]
+    }
+    report = await check(store, dropped(others[2], (30, 40)), landed={unit(others[2]): ((30, 40),)})
+    assert report == OverlapReport(equal=10)
+
+
+@async_test
+async def test_of_a_long_boot_only_batches_with_common_numbers_are_kept_in_memory() -> None:
+    store = Store()
+    for start in range(0, 500, 10):
+        await accepted(store, samples(start, start + 9))
+    found = await checking(store).overlaps.accepted_in("agent", "boot", ((5, 11), (480, 490)))
+
+    assert [each.seq_start for each in found] == [0, 10, 480]
