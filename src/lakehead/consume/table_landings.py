@@ -16,6 +16,9 @@ from lakehead.wire.errors import NewerFormat
 
 LOG = logging.getLogger(__name__)
 
+MOST_TURNS = 16
+"""How many landings accepted batches with common records are divided into, at most."""
+
 
 @dataclass(slots=True, kw_only=True)
 class TableLandings:
@@ -131,7 +134,8 @@ def groups_of(works: Sequence[Work], settings: PipelineSettings) -> list[list[Wo
     """Divide units into landings: those that failed before into smaller groups, and all by their bytes.
 
     Accepted batches with common records come into different ones. So what landed is known before the rest is compared
-    with it, and cannot become another's after a crash.
+    with it, and cannot become another's after a crash. Of very many the rest comes into one: others wait for them. Then
+    a batch may be in quarantine that lands after all, because a crash changed the order; none is lost.
     """
     by_limit: dict[tuple[int, int], list[Work]] = {}
     for work, turn in zip(works, _turns(works), strict=True):
@@ -158,6 +162,7 @@ def _turns(works: Sequence[Work]) -> list[int]:
         # The ends of each turn's last batch: the first turn whose batches all end before this one takes it.
         theirs = ends.setdefault((identity.agent_id, identity.boot_id), [])
         turn = next((turn for turn, end in enumerate(theirs) if end < identity.seq_start), len(theirs))
+        turn = min(turn, MOST_TURNS - 1)
         theirs[turn : turn + 1] = [identity.seq_end]
         turns[number] = turn
     return turns

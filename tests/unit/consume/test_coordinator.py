@@ -9,7 +9,7 @@ from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import ObjectRef
 from lakehead.consume.queue import Message
-from lakehead.consume.table_landings import groups_of
+from lakehead.consume.table_landings import MOST_TURNS, groups_of
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
@@ -209,11 +209,6 @@ def test_groups_are_divided_by_bytes_and_an_object_above_the_limit_is_alone() ->
 def test_accepted_batches_with_common_records_are_not_landed_together() -> None:
     """Else it would not be known before the commit which of them has landed a record."""
 
-    def batch(start: int, end: int, boot: str = "boot") -> Work:
-        identity = BatchIdentity("agent", boot, start, end)
-        frame = AcceptedFrame(identity=identity, kind=FrameKind.SAMPLES, sha256="ab" * 32)
-        return replace(work(f"{boot} {start}-{end}"), frame=frame)
-
     works = [
         batch(10, 20),
         work("file"),
@@ -229,6 +224,21 @@ def test_accepted_batches_with_common_records_are_not_landed_together() -> None:
         {"boot 10-25"},
         {"boot 15-17"},
     ]
+
+
+def test_an_agent_with_very_many_overlaps_does_not_make_a_landing_of_each() -> None:
+    """All others would wait for them."""
+    works = [batch(0, end) for end in range(100)]
+    groups = groups_of(works, SETTINGS)
+
+    assert [len(group) for group in groups] == [1] * (MOST_TURNS - 1) + [100 - MOST_TURNS + 1]
+    assert sorted(each.key.unit for group in groups for each in group) == sorted(each.key.unit for each in works)
+
+
+def batch(start: int, end: int, boot: str = "boot") -> Work:
+    identity = BatchIdentity("agent", boot, start, end)
+    frame = AcceptedFrame(identity=identity, kind=FrameKind.SAMPLES, sha256="ab" * 32)
+    return replace(work(f"{boot} {start}-{end}"), frame=frame)
 
 
 def work(unit: str, *, tries: int = 0, size: int = 0) -> Work:
