@@ -225,6 +225,8 @@ class OverlapCheck:
         """Compare a batch with another; nothing is returned for one that is void, or lands in another table."""
         try:
             manifest = await self.overlaps.accepted(identity)
+        except NewerFormat:
+            raise
         except Unreadable as error:
             return [_Compared(identity, None, shared, shared, str(error))]
         if manifest is None or manifest.kind not in ("", frame.kind.name.lower()):
@@ -234,12 +236,12 @@ class OverlapCheck:
             if other.header.kind is not frame.kind:
                 return []
             own = self._own = self._own or await self._frame(frame.sha256, frame.identity)
-        except (ObjectRefused, Unreadable) as error:
+        except ObjectRefused as error:
             return [_Compared(identity, manifest, shared, shared, str(error))]
         return [_Compared(identity, manifest, shared, _differing(own, other, shared))]
 
     async def _frame(self, sha256: str, identity: BatchIdentity) -> Frame:
-        """Read a frame. Raises `ObjectRefused` or `Unreadable` if it is missing or damaged."""
+        """Read a frame. Raises `ObjectRefused` if it is missing or damaged, and `NewerFormat`."""
         if (kept := self._frames.pop(sha256, None)) is None:
             key = keys.raw_blob(sha256)
             found = await self.overlaps.store.get(key, end=LIMITS.frame_bytes + 1)
@@ -247,7 +249,7 @@ class OverlapCheck:
                 raise ObjectRefused(f"The frame {key} does not exist.")
             try:
                 kept = accepted_frame(found.body, identity, sha256)
-            except (ObjectRefused, Unreadable) as error:
+            except ObjectRefused as error:
                 raise ObjectRefused(f"The frame {key}: {error}") from None
         if kept.identity != identity:
             raise ObjectRefused(f"The frame {keys.raw_blob(sha256)} is that of another batch.")

@@ -389,3 +389,22 @@ async def test_of_a_long_boot_only_batches_with_common_numbers_are_kept_in_memor
     found = await checking(store).overlaps.accepted_in("agent", "boot", ((5, 11), (480, 490)))
 
     assert [each.seq_start for each in found] == [0, 10, 480]
+
+
+@async_test
+async def test_a_frame_or_manifest_of_a_newer_format_is_not_damaged_and_stops_the_pipeline_until_it_is_updated() -> (
+    None
+):
+    """To put the batch in quarantine would say for ever that it could not be compared."""
+    store = Store()
+    other, batch = await accepted(store, samples(10, 20)), await accepted(store, samples(10, 25))
+    body = bytearray(samples(10, 20))
+    body[8:10] = (2).to_bytes(2, "little")
+    newer = frame_sha256(body)
+    await store.put(keys.raw_blob(newer), bytes(body))
+    named = msgspec.structs.replace(other, frame_sha256=newer, raw_blob_key=keys.raw_blob(newer)).encode()
+    for manifest in (named, b'{"schema":"lightmetrics.accepted_batch.v2"}'):
+        await store.put(other.key, manifest)
+        with pytest.raises(NewerFormat):
+            await check(store, dropped(batch, (10, 21)), landed={unit(other): ((10, 21),)})
+    assert await quarantined(store) == []
