@@ -1,7 +1,7 @@
 """Overlaps: accepted batches with common sequence numbers, and the record of one that contradicts what landed."""
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import cast
@@ -36,10 +36,13 @@ class Overlaps:
 
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=10, first_seconds=0.1, cap_seconds=2.0))
 
-    async def accepted_in(self, agent_id: str, boot_id: str, spans: Spans) -> Sequence[BatchIdentity]:
+    async def accepted_in(
+        self, agent_id: str, boot_id: str, spans: Spans, *, go_on: Callable[[], object] = lambda: None
+    ) -> Sequence[BatchIdentity]:
         """Return the identities of a boot with some of these sequence numbers: accepted, or void.
 
-        What lies between them is listed too, and not kept.
+        What lies between them is listed too, and not kept. That may take long: `go_on` is called now and then, and what
+        it raises ends it.
         """
         folder, wanted = keys.accepted_folder(agent_id, boot_id), merged(spans)
         starts, ends = zip(*wanted, strict=True)
@@ -48,6 +51,7 @@ class Overlaps:
         listing = self.store.list(folder, start_after=f"{folder}/{first:020}")
         async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
             async for page in pages:
+                go_on()
                 identities = [identity for each in page if (identity := keys.parse_accepted(each.key))]
                 for each in identities:
                     after = bisect_right(ends, each.seq_start)  # the first span that ends after it begins

@@ -53,7 +53,13 @@ class LandingOverlaps:
             newest = max((each.sequence_number or 0 for each in self.table.seen().metadata.snapshots), default=0)
             try:
                 before = await who_landed(
-                    self.ledger, self.table.uuid, stream, rest, last=staged.landing.before, newest=newest
+                    self.ledger,
+                    self.table.uuid,
+                    stream,
+                    rest,
+                    last=staged.landing.before,
+                    newest=newest,
+                    go_on=self._go_on,
                 )
             except Unreadable as error:
                 LOG.warning("Which batches have landed is not known: %s", error)

@@ -157,7 +157,8 @@ class OverlapCheck:
         try:
             for (agent_id, boot_id), theirs in sorted(boots.items()):
                 spans = merged(span for each in theirs for span in each.spans)
-                accepted = _AcceptedOfBoot(await self.overlaps.accepted_in(agent_id, boot_id, spans))
+                near = await self.overlaps.accepted_in(agent_id, boot_id, spans, go_on=self.go_on)
+                accepted = _AcceptedOfBoot(near)
                 doubts = [await self._doubt(each, accepted) for each in sorted(theirs, key=lambda each: each.spans)]
                 equal += sum(count(each.spans) for each in theirs)
                 doubtful = merged(span for each in doubts for span in each.spans)

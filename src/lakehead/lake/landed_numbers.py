@@ -1,7 +1,7 @@
 """Finds in the ledger which units brought the records of given numbers."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from lakehead.lake.landing import Landing, SnapshotId
 from lakehead.lake.ledger import StoreLedger
@@ -27,13 +27,21 @@ def numbers_in(landing: Landing, stream: str, wanted: Spans) -> dict[str, Spans]
 
 
 async def who_landed(
-    ledger: StoreLedger, table: str, stream: str, wanted: Iterable[Span], *, last: SnapshotId | None, newest: int
+    ledger: StoreLedger,
+    table: str,
+    stream: str,
+    wanted: Iterable[Span],
+    *,
+    last: SnapshotId | None,
+    newest: int,
+    go_on: Callable[[], object] = lambda: None,
 ) -> Mapping[str, Spans]:
     """Return the units that brought these numbers of a stream, each with those that it brought.
 
     `last` is the last landing of the table, and `newest` a sequence number that is not below its own. The landings are
     followed back from there, so what was rolled back does not count. Numbers that no landing brought, or only landings
-    that the ledger lacks, are in none. Raises `Unavailable`, and `Unreadable` if the ledger is damaged.
+    that the ledger lacks, are in none. `go_on` is called now and then, and what it raises ends it. Raises `Unavailable`,
+    and `Unreadable` if the ledger is damaged.
     """
     missing, found, listed, upto = merged(wanted), dict[str, Spans](), FIRST_LISTED, newest + 1
     while missing and last is not None:
@@ -41,6 +49,7 @@ async def who_landed(
         places = await ledger.sequences(table, start=start)
         older = sorted((sequence, snapshot) for snapshot, sequence in places.items() if sequence < upto)
         for end in range(len(older), 0, -AT_ONCE):
+            go_on()
             some = older[max(0, end - AT_ONCE) : end][::-1]
             entries = await asyncio.gather(*(ledger.read(table, snapshot, sequence) for sequence, snapshot in some))
             for entry in entries:

@@ -398,13 +398,30 @@ async def test_a_frame_or_manifest_of_a_newer_format_is_not_damaged_and_stops_th
     """To put the batch in quarantine would say for ever that it could not be compared."""
     store = Store()
     other, batch = await accepted(store, samples(10, 20)), await accepted(store, samples(10, 25))
-    body = bytearray(samples(10, 20))
-    body[8:10] = (2).to_bytes(2, "little")
+    body = samples(10, 20)
+    body = body[:8] + (2).to_bytes(2, "little") + body[10:]
     newer = frame_sha256(body)
-    await store.put(keys.raw_blob(newer), bytes(body))
+    await store.put(keys.raw_blob(newer), body)
     named = msgspec.structs.replace(other, frame_sha256=newer, raw_blob_key=keys.raw_blob(newer)).encode()
     for manifest in (named, b'{"schema":"lightmetrics.accepted_batch.v2"}'):
         await store.put(other.key, manifest)
         with pytest.raises(NewerFormat):
             await check(store, dropped(batch, (10, 21)), landed={unit(other): ((10, 21),)})
     assert await quarantined(store) == []
+
+
+@async_test
+async def test_a_long_listing_ends_with_the_pipeline() -> None:
+    store = Store()
+    batches = [await accepted(store, samples(start, start + 9)) for start in range(0, 500, 10)]
+
+    def end() -> None:
+        raise Unavailable("The pipeline ends.")
+
+    async def owners(_stream: str, _wanted: Spans) -> Mapping[str, Spans]:
+        return {}
+
+    tested = checking(store)
+    tested.go_on = end
+    with pytest.raises(Unavailable, match="ends"):
+        await tested.check([dropped(batches[-1], (490, 500))], table=TABLE, owners=owners)

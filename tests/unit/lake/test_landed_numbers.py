@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lakehead.clock import SystemClock
-from lakehead.lake.landed_numbers import FIRST_LISTED, who_landed
+from lakehead.lake.landed_numbers import AT_ONCE, FIRST_LISTED, who_landed
 from lakehead.lake.landing import Landing, Numbers, Snapshot, Span, Unit, UnitRemainder
 from lakehead.lake.ledger import StoreLedger
 from lakehead.storage.memory_store import MemoryStore
@@ -92,3 +92,15 @@ def test_a_landing_that_the_ledger_lacks_hides_those_before_it() -> None:
     asyncio.run(landings.store.delete(lost))
 
     assert landings.who("boot", (1, 7)) == {"last": ((5, 7),)}
+
+
+def test_following_a_long_ledger_ends_when_there_is_no_time_for_more() -> None:
+    landings, left = Landings(), [1, 2]
+    for _ in range(AT_ONCE * 3):
+        landings.land(("unit", "boot", (1, 2), None))
+    work = who_landed(
+        landings.ledger, TABLE, "other", [(1, 2)], last=landings.last, newest=landings.sequence, go_on=left.pop
+    )
+    with pytest.raises(IndexError):
+        asyncio.run(work)
+    assert landings.store.reads == 2 * AT_ONCE
