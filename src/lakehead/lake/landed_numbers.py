@@ -40,8 +40,8 @@ async def who_landed(
 
     `last` is the last landing of the table, and `newest` a sequence number that is not below its own. The landings are
     followed back from there, so what was rolled back does not count. Numbers that no landing brought, or only landings
-    that the ledger lacks, are in none. `go_on` is called now and then, and what it raises ends it. Raises `Unavailable`,
-    and `Unreadable` if the ledger is damaged.
+    that the ledger lacks, are in none. `go_on` is called now and then, and what it raises ends it. Raises
+    `Unavailable`, and `Unreadable` if the ledger is damaged.
     """
     missing, found, listed, upto = merged(wanted), dict[str, Spans](), FIRST_LISTED, newest + 1
     while missing and last is not None:
