@@ -131,7 +131,7 @@ def test_what_is_staged_again_is_counted_once(tmp_path: Path) -> None:
 def test_what_was_read_is_still_told_when_a_landing_is_found_published_and_its_files_are_discarded(
     tmp_path: Path,
 ) -> None:
-    landing, stager, _ = staged(tmp_path, {"a": 1}, {"a": 2})
+    landing, stager = staged(tmp_path, {"a": 1}, {"a": 2})
 
     asyncio.run(stager.discard(landing))
 
@@ -160,7 +160,6 @@ def test_the_failure_of_an_object_that_is_begun_tells_how_much_of_it_is_in_the_t
             clock=SystemClock(),
             ids=RandomIds(),
             random=Random(1),
-            was_read=lambda _: None,
         )
         remainders, fence = [UnitRemainder(unit, landed=landed)], Fence(Head(None, None), None)
         asyncio.run(stager.stage(remainders, token="t", new_watermark=NO_WATERMARK, fence=fence))
