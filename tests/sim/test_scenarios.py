@@ -44,11 +44,14 @@ RARE = {
     "buffer_number_raised_before_listing": (495,),
     "buffer_partitions_keep_gc": (69,),
     "buffer_producers_dropped_by_age": (45,),
+    "consume_overlaps_in_one_landing": (43,),
+    "consume_parts_with_the_token_of_their_unit": (221,),
     "landing_blind_pointer": (12_838, 34_249),
     "acceptance_doubt_taken_for_duplicate": (342,),
     "landing_plan_ignores_pointer": (467,),
     "landing_rebuild_without_ledger": (694, 878),
     "spool_trusts_names_at_the_start": (1_287,),
+    "spool_void_without_notice": (110,),
 }
 """Seeds that once caught what is seldom caught, tried first. A change to the simulator or to a protocol may make them
 miss; then the hunt finds others, and these are to be replaced."""

@@ -72,6 +72,7 @@ def test_what_was_rolled_back_has_not_landed() -> None:
     assert landings.who("boot", (1, 9)) == {"first": ((1, 3),), "second": ((3, 5),)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, FIRST_LISTED - 1, FIRST_LISTED, FIRST_LISTED + 1, 9 * FIRST_LISTED])
 def test_the_ledger_is_read_only_as_far_back_as_needed(behind: int) -> None:
     landings = Landings()

@@ -46,6 +46,7 @@ def test_the_fields_that_were_asked_for_are_read_and_others_are_skipped(avro: Pa
     assert names(avro, avro.stat().st_size) == expected
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_is_damaged_wherever_it_ends(avro: Path) -> None:
     whole = avro.read_bytes()
     sync = whole[-SYNC:]
