@@ -9,6 +9,7 @@ from pathlib import Path
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
 from lakehead.ids import Ids, Random
+from lakehead.storage.local_files import fsync_path
 from lakehead.storage.local_store import LocalStore
 from lakehead.storage.port import Store
 from lakehead.wire.spool_records import BATCHES, SPOOL, SpoolRecord
@@ -36,7 +37,9 @@ def open_spool_folder(folder: Path, *, clock: Clock, ids: Ids) -> Iterator[Store
     """
     try:
         folder.mkdir(exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fsync_path(folder.parent)  # else the whole spool could be gone after the power was lost
+        # To be written, as some file systems of networks want it for a lock.
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise Misconfigured(
             f"The folder {folder} cannot be a spool ({error.strerror}). Its parent must exist, and this user must be "
@@ -45,9 +48,13 @@ def open_spool_folder(folder: Path, *, clock: Clock, ids: Ids) -> Iterator[Store
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise SpoolLocked(
                 f"Another process has the spool {folder} open. Stop that gateway, or choose another folder."
+            ) from error
+        except OSError as error:
+            raise Misconfigured(
+                f"The spool {folder} cannot be locked ({error.strerror}). Put it on a local disk."
             ) from error
         _remove_empty_folders(folder / BATCHES)
         yield LocalStore(folder, clock=clock, ids=ids, random=_NoJitter())

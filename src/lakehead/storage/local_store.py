@@ -38,6 +38,9 @@ THREADS = 16
 
 _OPERATOR_MUST_ACT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 
+MOST_FLUSHED = 10_000
+"""Folders of which a store remembers that their names are on disk."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -65,6 +68,9 @@ class LocalStore:
         self._ids = ids
         self._random = random
         self._prepared = False
+        self._flushed: set[str] = set()
+        """Folders whose names are known to be on disk."""
+
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
         """The process that started the executor's threads: a forked process does not have them."""
@@ -285,6 +291,7 @@ class LocalStore:
     def _parent(self, key: str, *, make: bool) -> Iterator[tuple[int, str]]:
         """Open the folder of a key segment by segment; yield it and the last segment. -1 is an absent folder."""
         *folders, name = key.split("/")
+        path = ""
         if make:
             self._prepare()
         opened = open_folder(str(self._root), None, make=False)
@@ -295,12 +302,25 @@ class LocalStore:
                 if opened == -1:
                     break
                 inner = self._enter(folder, opened, key, make=make)
-                os.close(opened)
-                opened = inner
+                outer, opened = opened, inner
+                try:
+                    if make:
+                        self._flush_once(path := f"{path}/{folder}", outer)
+                finally:
+                    os.close(outer)
             yield opened, name
         finally:
             if opened != -1:
                 os.close(opened)
+
+    def _flush_once(self, path: str, parent: int) -> None:
+        """Flush the name of a folder, which whoever has made it may not have done yet, or not have been able to."""
+        if path in self._flushed:
+            return
+        os.fsync(parent)
+        if len(self._flushed) >= MOST_FLUSHED:
+            self._flushed.clear()
+        self._flushed.add(path)
 
     def _enter(self, folder: str, parent: int, key: str, *, make: bool) -> int:
         try:
