@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from zlib import crc32
 
 import msgspec
 
-from lakehead.errors import LakeheadError
+from lakehead.accept.to_its_end import to_its_end
+from lakehead.errors import LakeheadError, Unavailable
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
@@ -28,6 +28,9 @@ MOST_SPANS = 256
 
 ASKED_AT_ONCE = 64
 """Boots about which the store is asked at the same time."""
+
+MOST_WAITING = 1_000
+"""Boots about which the store is to be asked. Batches of more are refused until it has answered."""
 
 Boot = tuple[str, str]
 
@@ -52,9 +55,11 @@ class KnownBoots:
     _learning: dict[Boot, list[IdentityManifest]] = field(default_factory=dict, init=False)
     """What was landed of a boot since the store was asked about it."""
 
-    _asking: list[asyncio.Lock] = field(default_factory=lambda: [asyncio.Lock() for _ in range(ASKED_AT_ONCE)])
-    """Each boot has one of them, so that the store is asked once however many batches of it come."""
+    _asking: dict[Boot, "asyncio.Task[KnownBoot]"] = field(default_factory=dict, init=False)
+    """The store is asked once however many batches of a boot come, and goes on when the first one waits no longer: to
+    list a boot with millions of batches may take longer than a request."""
 
+    _asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE), init=False)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def load(self) -> None:
@@ -87,8 +92,24 @@ class KnownBoots:
         if (found := self._boots.pop(boot, None)) is not None:
             self._boots[boot] = found
             return found
-        async with self._asking[crc32(identity.boot_id.encode()) % ASKED_AT_ONCE]:
-            return self._boots.get(boot) or await self._learn(boot)
+        if (asking := self._asking.get(boot)) is None:
+            if len(self._asking) >= MOST_WAITING:
+                raise Unavailable(f"The store is being asked about {len(self._asking):,} boots. Try again later.")
+            asking = self._asking[boot] = asyncio.ensure_future(self._learn(boot))
+            asking.add_done_callback(lambda task: self._answered(boot, task))
+        return await asyncio.shield(asking)
+
+    def _answered(self, boot: Boot, task: "asyncio.Task[KnownBoot]") -> None:
+        del self._asking[boot]
+        if not task.cancelled():
+            task.exception()  # told to whoever waits, if anybody still does
+
+    async def close(self) -> None:
+        """Ask the store for nothing more, and let what is being written end."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     async def landed(self, manifests: Sequence[IdentityManifest]) -> None:
         """Remember on the disk that batches are in the store. Only then may they leave the spool."""
@@ -100,23 +121,36 @@ class KnownBoots:
                 if boot in self._learning:
                     self._learning[boot].extend(some)
                 if (known := self._boots.get(boot)) is not None:
-                    after = self._with(known, some)
-                    await self.disk.put(after.key, after.encode())
-                    self._boots[boot] = after
+                    await self._remember(boot, self._with(known, some))
+
+    async def _remember(self, boot: Boot, after: KnownBoot) -> None:
+        """Write down what is known of a boot. If there is no room, the boot is forgotten: to remove a file needs none,
+        and batches that have landed must be able to leave a full disk.
+        """
+        try:
+            await self.disk.put(after.key, after.encode())
+            self._boots[boot] = after
+        except LakeheadError as error:
+            LOG.warning("The store is asked again about a boot, which could not be written down: %s", error)
+            await self.disk.delete(after.key)
+            self._boots.pop(boot, None)
 
     async def _learn(self, boot: Boot) -> KnownBoot:
-        landed = self._learning[boot] = []
-        try:
-            found = await self._in_store(boot)
-        finally:
-            del self._learning[boot]
-        known = self._with(found, landed)
-        self._boots[boot] = known
+        async with self._asked:
+            landed = self._learning[boot] = []
+            try:
+                found = await self._in_store(boot)
+            finally:
+                del self._learning[boot]
+            known = self._boots[boot] = self._with(found, landed)
+            await to_its_end(self._write_down(boot))
+        return known
+
+    async def _write_down(self, boot: Boot) -> None:
         async with self._writing:
             await self._forget_old_ones()
-            known = self._boots.get(boot, known)
-            await self.disk.put(known.key, known.encode())
-        return known
+            if (known := self._boots.get(boot)) is not None:
+                await self.disk.put(known.key, known.encode())
 
     async def _in_store(self, boot: Boot) -> KnownBoot:
         """Ask the store. What is to become void is listed first: what has become so meanwhile is listed after it."""

@@ -10,13 +10,14 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from lakehead.accept.acceptance import Accepted, Acceptor, Answer, Conflict, Duplicate, Submission, Void
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spooled_batch import IdentityInSpool, SpooledBatch, SpoolFull, SpoolLimits, SpoolUnusable
+from lakehead.accept.to_its_end import to_its_end
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.storage.port import Created, Store
@@ -27,7 +28,6 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat
 
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +52,9 @@ class Spool:
     _in_doubt: set[BatchIdentity] = field(default_factory=set, init=False)
     """Batches whose file may be on disk, and may not: until the next start."""
 
+    _leaving: dict[BatchIdentity, "asyncio.Future[None]"] = field(default_factory=dict, init=False)
+    """Batches that are being removed: whether their files are still there says nothing."""
+
     _underway: dict[BatchIdentity, "asyncio.Future[None]"] = field(default_factory=dict, init=False)
     _reserved: list[int] = field(default_factory=list, init=False)
     _bytes: int = field(default=0, init=False)
@@ -70,7 +73,7 @@ class Spool:
                 # A process that was killed may not have flushed the name of a file; a create that finds one does.
                 await self.disk.create(each.key, b"")
                 flushed.add(folder)
-            self._add(SpooledBatch(identity, each.size, each.modified_ns))
+            self._add(SpooledBatch.found(identity, each.size, each.modified_ns))
         async for page in self.disk.list(files.VOIDS):
             self._voids.update(identity for each in page if (identity := files.parse_void(each.key)) is not None)
         for folder in (files.KEPT, files.DAMAGED):
@@ -129,7 +132,7 @@ class Spool:
         self._reserved.append(size)
         try:
             # To its end, also if nobody waits any more: else a file could be there that nothing knows of.
-            return await _to_its_end(self._create(submission))
+            return await to_its_end(self._create(submission))
         finally:
             self._reserved.remove(size)
 
@@ -138,21 +141,29 @@ class Spool:
         try:
             created = await self.disk.create(key, submission.body)
             stored = await self.disk.head(key)
-        except OutcomeUnknown as error:
-            self._in_doubt.add(submission.identity)
-            self._problem = (
-                f"The spool's disk failed, so nothing is accepted until the gateway is started again: {error}"
-            )
-            raise
         except LakeheadError as error:
+            if isinstance(error, OutcomeUnknown) or await self._may_be_there(key):
+                self._in_doubt.add(submission.identity)
+                self._disk_failed(error)
+            if isinstance(error, OutcomeUnknown):
+                raise
             raise SpoolUnusable(f"{submission.identity} could not be written to the spool. {error}") from error
         if not isinstance(created, Created) or stored is None:
             self._in_doubt.add(submission.identity)
             self._problem = f"{key} was changed by somebody else. Start the gateway again."
             raise SpoolUnusable(self._problem)
-        batch = SpooledBatch(submission.identity, stored.size, stored.modified_ns, submission.sha256)
+        batch = SpooledBatch.found(submission.identity, stored.size, stored.modified_ns, submission.sha256)
         self._add(batch)
         return batch
+
+    async def _may_be_there(self, key: str) -> bool:
+        try:
+            return await self.disk.head(key) is not None
+        except LakeheadError:
+            return True
+
+    def _disk_failed(self, error: LakeheadError) -> None:
+        self._problem = f"The spool's disk failed, so nothing is accepted until the gateway is started again: {error}"
 
     def _compared(self, submission: Submission, accepted: IdentityManifest) -> Duplicate | Conflict:
         if accepted.frame_sha256 == submission.sha256:
@@ -196,10 +207,13 @@ class Spool:
         async with self._alone(identity):
             if identity in self._batches or identity in self._aside_of:
                 raise IdentityInSpool(f"The spool holds a batch of {identity}: it cannot become void.")
-            if identity in self._in_doubt:
-                raise SpoolUnusable(f"Whether the spool holds a batch of {identity} is not known. {self._problem}")
+            self._check_usable()  # also because it may hold the batch, and because a void may not reach the disk
             self._voids.add(identity)
-            await _to_its_end(self.disk.create(record.key, record.encode()))
+            try:
+                await to_its_end(self.disk.create(record.key, record.encode()))
+            except OutcomeUnknown as error:
+                self._disk_failed(error)
+                raise
 
     # --- what is in it
 
@@ -243,7 +257,9 @@ class Spool:
         if batch is None:
             return None
         stored = await self.disk.get(batch.key)
-        if self._batches.get(identity) is not batch:  # it was landed, or read by somebody else, meanwhile
+        if (leaving := self._leaving.get(identity)) is not None:
+            await asyncio.wait([leaving])
+        if leaving is not None or self._batches.get(identity) is not batch:  # it has left, or was read by another
             return await self.read(identity)
         try:
             submission = batch.submission(stored.body if stored else b"")
@@ -261,10 +277,13 @@ class Spool:
 
     async def landed(self, manifests: Sequence[IdentityManifest]) -> None:
         """Forget batches whose identities the object store has: first it is remembered that it has them."""
+        await to_its_end(self._landed(manifests))
+
+    async def _landed(self, manifests: Sequence[IdentityManifest]) -> None:
         await self.boots.landed(manifests)
         for each in manifests:
             if (batch := self._batches.get(each.identity)) is not None:
-                await self._delete(batch)
+                await self._leave(batch, self._delete(batch))
 
     def postpone(self, identity: BatchIdentity) -> None:
         """Land a batch after all others that wait now."""
@@ -277,16 +296,30 @@ class Spool:
             await self._move(batch, files.KEPT, submission.body)
 
     async def _move(self, batch: SpooledBatch, folder: str, body: bytes) -> None:
+        await self._leave(batch, self._moved(batch, folder, body))
+
+    async def _moved(self, batch: SpooledBatch, folder: str, body: bytes) -> None:
         key = files.set_aside(folder, batch.identity, batch.spooled_at_unix_ns)
         await self.disk.create(key, body)
-        if batch.identity in self._batches:
+        if key not in self.aside:
             self._set_aside(key)
-            await self._delete(batch)
+        await self._delete(batch)
+
+    async def _leave(self, batch: SpooledBatch, work: Coroutine[Any, Any, None]) -> None:
+        """Take a batch out of the spool, once whoever asks for it, and to the end whoever still waits for it."""
+        if batch.identity in self._leaving:
+            work.close()
+        else:
+            self._leaving[batch.identity] = leaving = asyncio.ensure_future(work)
+            leaving.add_done_callback(lambda _: self._leaving.pop(batch.identity))
+        await to_its_end(self._leaving[batch.identity])
 
     def _set_aside(self, key: str) -> None:
         self.aside.append(key)
         if (identity := files.parse_set_aside(key)) is not None:
             self._aside_of.add(identity)
+            if key.startswith(f"{files.KEPT}/"):
+                self._voids.add(identity)
 
     def _add(self, batch: SpooledBatch) -> None:
         self._batches[batch.identity] = batch
@@ -316,18 +349,3 @@ class Spool:
         finally:
             del self._underway[identity]
             done.set_result(None)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run something to its end, also if this is cancelled meanwhile: then it is cancelled after that."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()
-        raise cancelled
-    return task.result()

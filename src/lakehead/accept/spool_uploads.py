@@ -177,6 +177,10 @@ class SpoolUploads:
                 except LakeheadError as error:
                     failed.append(identity)
                     self._failed(identity, error)
+                except Exception as error:
+                    LOG.exception("%s stays in the spool, for a reason that is not expected.", identity)
+                    failed.append(identity)
+                    self._failed(identity, Unavailable(f"{identity} cannot be landed: {error!r}"))
 
         await asyncio.gather(*(work() for _ in range(min(self.at_once, len(group)))))
         try:

@@ -35,6 +35,11 @@ class SpooledBatch:
     sha256: str = ""
     """The hash of its frame; empty if the file was not read since the start."""
 
+    @classmethod
+    def found(cls, identity: BatchIdentity, size: int, modified_ns: int, sha256: str = "") -> "SpooledBatch":
+        """A batch by its file, whose time is when it was accepted. A time that no record can have is not told."""
+        return cls(identity, size, modified_ns if 0 <= modified_ns < 2**63 else 0, sha256)
+
     @property
     def key(self) -> str:
         """The name of its file."""

@@ -72,6 +72,7 @@ async def opened_spool(
             yield OpenedSpool(opening, spool, uploads, SpoolConflicts(wiring.conflicts, acceptor))
         finally:
             await uploads.stop()
+            await spool.boots.close()
 
 
 async def drain(wiring: "GatewayWiring") -> int | None:
