@@ -97,13 +97,21 @@ class Authority:
         """Record that a gateway's spool may hold accepted batches from now on, before it accepts the first.
 
         A spool that is open already, after a crash, stays open. Raises `AnotherAuthority` if the mode is not
-        `local_spool` any more, or another gateway has the spool open: then it may be a copy of that one's disk.
+        `local_spool` any more, or another gateway has the spool open: then it may be a copy of that one's disk. Also if
+        the gateway has another spool open: then its disk may not be mounted, with batches that only that one knows.
         """
 
         def open_it(found: AuthorityRecord | None) -> AuthorityRecord:
             record = self._checked(found, "local_spool")
             there = next((each for each in record.open_spools if each.spool_id == spool_id), None)
             if there is None:
+                if other := next((each for each in record.open_spools if each.collector_id == collector_id), None):
+                    raise AnotherAuthority(
+                        f"The gateway {collector_id} has the spool {other.spool_id} open, and its folder holds another "
+                        "one or none. Mount its disk, or correct ingest.spool_folder; if this is another gateway, give "
+                        "it its own collector_id; if the disk is gone for good, close its spool: `lakehead gateway "
+                        f"drain CONFIG --lost {other.spool_id}`."
+                    )
                 opened = OpenSpool(
                     spool_id=spool_id,
                     collector_id=collector_id,

@@ -16,7 +16,14 @@ class AuthorityWatch:
     def __init__(self, authority: Authority, started_with: AuthorityRecord, clock: Clock) -> None:
         self._authority = authority
         self._started_with = started_with
+        self._spool: tuple[str, str] | None = None
         self._problem = CachedCopy(load=self._load, clock=clock, name="the authority record")
+
+    def expect_spool(self, spool_id: str, address: str) -> None:
+        """Look from now on whether the record lists this gateway's spool with this address, as it does now: only then
+        garbage collection asks it before an identity becomes void.
+        """
+        self._spool = (spool_id, address)
 
     def check(self) -> None:
         """Raise `Unavailable` if the authority is another one or has another mode by now, or if that is not known."""
@@ -33,14 +40,24 @@ class AuthorityWatch:
 
     async def _load(self) -> str:
         """What has changed; empty if nothing has."""
-        before = self._started_with
+        before, spool = self._started_with, self._spool
         try:
             now = await self._authority.check(before.mode)
         except (NoAuthority, AnotherAuthority) as error:
             return str(error)
         if (now.authority_id, now.epoch) == (before.authority_id, before.epoch):
-            return ""
+            return _problem_of_spool(spool, now)
         return (
             f"The authority is {now.authority_id} in epoch {now.epoch}, and this gateway was started for "
             f"{before.authority_id} in epoch {before.epoch}. Start it again."
         )
+
+
+def _problem_of_spool(spool: tuple[str, str] | None, now: AuthorityRecord) -> str:
+    if spool is None or spool in ((each.spool_id, each.address) for each in now.open_spools):
+        return ""
+    spool_id, address = spool
+    return (
+        f"The authority no longer lists the spool {spool_id} at {address}: it was closed, or a copy of its disk was "
+        "opened elsewhere. Find out which, and start this gateway again."
+    )

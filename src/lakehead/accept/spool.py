@@ -43,6 +43,9 @@ class Spool:
     clock: Clock
     boots: KnownBoots
     limits: SpoolLimits = field(default_factory=SpoolLimits)
+    spool_id: str = ""
+    """By which the authority record lists it, and garbage collection means it and no other."""
+
     aside: list[str] = field(default_factory=list, init=False)
     """Files that an operator must look at: kept, damaged, or of another name than a batch has."""
 

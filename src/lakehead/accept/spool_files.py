@@ -38,8 +38,7 @@ def open_spool_folder(folder: Path, *, clock: Clock, ids: Ids) -> Iterator[Store
     try:
         folder.mkdir(exist_ok=True)
         fsync_path(folder.parent)  # else the whole spool could be gone after the power was lost
-        # To be written, as some file systems of networks want it for a lock.
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise Misconfigured(
             f"The folder {folder} cannot be a spool ({error.strerror}). Its parent must exist, and this user must be "

@@ -44,7 +44,14 @@ class SpoolOpening:
         boots = KnownBoots(disk=self.disk, store=store)
         if all(each.spool_id != whose.spool_id for each in record.open_spools):
             await boots.forget_all()  # whoever changed the store meanwhile did not tell this spool
-        spool = self.spool(disk=self.disk, acceptor=self.acceptor, clock=clock, boots=boots, limits=self.limits)
+        spool = self.spool(
+            disk=self.disk,
+            acceptor=self.acceptor,
+            clock=clock,
+            boots=boots,
+            limits=self.limits,
+            spool_id=whose.spool_id,
+        )
         await spool.load()
         await self.tell_address(address)
         return spool

@@ -82,6 +82,9 @@ class ErrorCode(StrEnum):
     """The gateway's spool holds a batch of the identity: it cannot become void."""
 
     NOT_IN_SPOOL = "not_in_spool"
+    ANOTHER_SPOOL = "another_spool"
+    """This gateway's spool is not the one that was meant: correct the address."""
+
     STOPPING = "stopping"
     TOO_MANY_CONNECTIONS = "too_many_connections"
 
@@ -106,6 +109,7 @@ _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.IDENTITY_VOID: 410,
     ErrorCode.TOO_LARGE: 413,
     ErrorCode.CONTENT_ENCODING: 415,
+    ErrorCode.ANOTHER_SPOOL: 421,
     ErrorCode.IDENTITY_QUARANTINED: 423,
     ErrorCode.RATE_LIMITED: 429,
     ErrorCode.HEAD_TOO_LARGE: 431,

@@ -36,6 +36,7 @@ class WaitingBatch(BaseModel):
 class SpoolPage(BaseModel):
     """What is in the spool, by pages of batches in the order of their identities."""
 
+    spool_id: str
     batches: list[WaitingBatch]
     next_after: str | None
     """Ask for the next page with `after` set to this; null if there is none."""
@@ -73,6 +74,7 @@ def add_spool_routes(app: FastAPI, spool: Spool, tokens: RoleTokens) -> None:
             raise Refusal(ErrorCode.BAD_REQUEST, "`after` must be `next_after` of the page before.")
         found = spool.page(after=start, limit=limit + 1)
         page = SpoolPage(
+            spool_id=spool.spool_id,
             batches=[_shown(each) for each in found[:limit]],
             next_after=batch_id(found[limit - 1].identity) if len(found) > limit else None,
             total_batches=spool.count,
@@ -107,11 +109,18 @@ def add_spool_routes(app: FastAPI, spool: Spool, tokens: RoleTokens) -> None:
         "/v1/spool/voids/{id_text}",
         summary="Accept nothing more under an identity: for garbage collection",
         dependencies=[require("admin", tokens)],
-        responses={200: {"model": VoidedIdentity}, **documented(400, 401, 403, 404, 409, 500, 503)},
+        responses={200: {"model": VoidedIdentity}, **documented(400, 401, 403, 404, 409, 421, 500, 503)},
         openapi_extra=SECURED,
     )
-    async def void(id_text: BatchId) -> Response:
-        """Answer when the void is on disk. 409 if the spool holds the batch: then it must not become void."""
+    async def void(
+        id_text: BatchId,
+        spool_id: Annotated[str, Query(alias="spool", description="The spool's id, as the authority record has it.")],
+    ) -> Response:
+        """Answer when the void is on disk. 409 if the spool holds the batch: then it must not become void. 421 if this
+        is another spool: an address like 127.0.0.1 is that of many.
+        """
+        if spool_id != spool.spool_id:
+            raise Refusal(ErrorCode.ANOTHER_SPOOL, f"This gateway has the spool {spool.spool_id}. Nothing was done.")
         identity = _parsed(id_text)
         try:
             await spool.void(identity)

@@ -156,9 +156,11 @@ class GatewayWiring:
             effects = await opened.enter_async_context(self.side_effects())
             metrics.watch_side_effects(effects.counts)
             acceptor = self.acceptor(store)
-            local = None
+            local, address = None, ""
             if self.config.ingest.acceptance == "local_spool":
-                address = listener_url(self.config.private_listener, self.config.private_listener.port)
+                address = self.config.ingest.spool_address or listener_url(
+                    self.config.private_listener, self.config.private_listener.port
+                )
                 local = await opened.enter_async_context(opened_spool(self, acceptor, effects, address=address))
                 metrics.watch_spool(local.spool, local.uploads.counts)
                 local.uploads.run_in_background()
@@ -222,8 +224,11 @@ class GatewayWiring:
                 settings=settings,
             )
             await opened.enter_async_context(server)
-            if local and not self.config.private_listener.port and self.config.ingest.spool_address is None:
-                await local.opening.tell_address(listener_url(self.config.private_listener, server.private_port))
+            if local is not None:
+                if not self.config.private_listener.port and self.config.ingest.spool_address is None:
+                    address = listener_url(self.config.private_listener, server.private_port)
+                    await local.opening.tell_address(address)
+                authority.expect_spool(local.spool.spool_id, address)
             ready(server)
             await _first_of(stop.wait(), server.wait())
 

@@ -176,6 +176,19 @@ async def test_a_spool_on_a_copied_disk_is_refused() -> None:
 
 
 @async_test
+async def test_a_gateway_whose_disk_is_not_mounted_does_not_open_a_second_spool() -> None:
+    store = ScriptedStore()
+    await authority(store).init("local_spool")
+    await authority(store).open_spool("s1", collector_id="g1")
+
+    with pytest.raises(AnotherAuthority, match=r"has the spool s1 open.*--lost s1"):
+        await authority(store).open_spool("s2", collector_id="g1")
+
+    await authority(store).give_up_spool("s1", by="me")
+    await authority(store).open_spool("s2", collector_id="g1")
+
+
+@async_test
 async def test_a_spool_is_not_opened_after_the_mode_has_changed() -> None:
     store = ScriptedStore()
     gateway = authority(store)

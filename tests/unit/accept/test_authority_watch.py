@@ -59,3 +59,24 @@ async def test_an_authority_that_cannot_be_read_for_5_minutes_is_not_relied_on()
     clock.seconds += 2
     with pytest.raises(Unavailable, match="301 s old"):
         watch.check()
+
+
+@pytest.mark.parametrize("what", ["given up", "a copy of the disk elsewhere"])
+@async_test
+async def test_a_spool_that_garbage_collection_no_longer_asks_accepts_nothing(what: str) -> None:
+    at, clock = authority(ScriptedStore()), FixedClock()
+    record = (await at.init("local_spool")).record
+    watch = AuthorityWatch(at, record, clock)
+    watch.expect_spool("s1", "http://a")
+    await at.open_spool("s1", collector_id="g1", address="http://a")
+    await watch.refresh()
+    watch.check()
+
+    if what == "given up":
+        await at.give_up_spool("s1", by="me")
+    else:
+        await at.open_spool("s1", collector_id="g1", address="http://b")
+    await watch.refresh()
+
+    with pytest.raises(Unavailable, match="no longer lists the spool s1"):
+        watch.check()

@@ -20,6 +20,7 @@ class SpoolGateway(Gateway):
             clock=SystemClock(),
             boots=KnownBoots(disk=disk, store=store),
             limits=limits or SpoolLimits(),
+            spool_id="spool-1",
         )
         self.spool_store = store
         super().__init__(spool=self.spool)

@@ -64,7 +64,7 @@ async def test_a_full_spool_is_503_and_says_when_to_come_again() -> None:
 async def test_only_admins_void(role: str | None, status: int) -> None:
     gateway = SpoolGateway()
     async with client(gateway.private) as http:
-        answer = await http.post(f"/v1/spool/voids/{ID}", headers=as_role(role) if role else {})
+        answer = await http.post(f"/v1/spool/voids/{ID}?spool=spool-1", headers=as_role(role) if role else {})
 
     assert answer.status_code == status
     await gateway.close()
@@ -74,7 +74,7 @@ async def test_only_admins_void(role: str | None, status: int) -> None:
 async def test_a_void_is_refused_for_what_is_spooled_and_answered_from_the_store_for_the_rest() -> None:
     gateway = SpoolGateway()
     async with client(gateway.private) as http:
-        assert (await http.post(f"/v1/spool/voids/{ID}", headers=as_role("admin"))).json() == {"id": ID}
+        assert (await http.post(f"/v1/spool/voids/{ID}?spool=spool-1", headers=as_role("admin"))).json() == {"id": ID}
         absent = await gateway.post()
         assert (absent.status_code, absent.json()["error"]["code"]) == (503, "store_unavailable")
         submission = await gateway.uploads._decode(FRAME)
@@ -85,10 +85,23 @@ async def test_a_void_is_refused_for_what_is_spooled_and_answered_from_the_store
     gateway = SpoolGateway()
     await gateway.post()
     async with client(gateway.private) as http:
-        refused = await http.post(f"/v1/spool/voids/{ID}", headers=as_role("admin"))
+        refused = await http.post(f"/v1/spool/voids/{ID}?spool=spool-1", headers=as_role("admin"))
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_spool")
-        nonsense = await http.post("/v1/spool/voids/nonsense", headers=as_role("admin"))
+        nonsense = await http.post("/v1/spool/voids/nonsense?spool=spool-1", headers=as_role("admin"))
         assert nonsense.status_code == 404
     assert (await gateway.get(f"/v1/spool/batches/{batch_id(OTHER)}")).status_code == 404
     assert (await gateway.get("/v1/spool", role=None)).status_code == 401
+    await gateway.close()
+
+
+@async_test
+async def test_a_void_for_another_spool_is_refused() -> None:
+    """Private listeners listen at 127.0.0.1 by default: there garbage collection finds its own machine's gateway."""
+    gateway = SpoolGateway()
+    async with client(gateway.private) as http:
+        for query, status in (("?spool=spool-2", 421), ("", 400)):
+            answer = await http.post(f"/v1/spool/voids/{ID}{query}", headers=as_role("admin"))
+            assert answer.status_code == status
+    assert (await gateway.post()).status_code == 200
+    assert (await gateway.get("/v1/spool")).json()["spool_id"] == "spool-1"
     await gateway.close()
