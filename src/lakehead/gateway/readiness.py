@@ -58,10 +58,13 @@ class Readiness:
         async with self._lock:
             is_fresh = self.clock.monotonic() - self._checked_at < self.settings.cache_seconds
             if self._last is None or not is_fresh:
+                store, reconciler = await self._problem_of_store(), await self._problem_of_reconciler()
+                # Signs of life are in the store: while that is out of reach they say nothing of the reconciler.
+                unknown = {"reconciler"} if store and "store" in self.tolerated else set[str]()
                 self._last = ReadinessReport(
-                    {"store": await self._problem_of_store(), "reconciler": await self._problem_of_reconciler()}
+                    {"store": store, "reconciler": reconciler}
                     | {name: _problem_of(copy) for name, copy in self.copies.items()},
-                    self.tolerated,
+                    self.tolerated | unknown,
                 )
                 self._checked_at = self.clock.monotonic()
             return self._last

@@ -10,11 +10,12 @@ from lakehead.accept.acceptance import Acceptor
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_files import open_spool_folder
-from lakehead.accept.spool_opening import SpoolConflicts, SpoolOpening
+from lakehead.accept.spool_opening import SpoolConflicts, SpoolNotEmpty, SpoolOpening
 from lakehead.accept.spool_uploads import SpoolUploads
 from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.errors import Misconfigured
 from lakehead.gateway.ports import CopyInMemory
+from lakehead.wire.spool_records import BATCHES, DAMAGED, KEPT
 
 if TYPE_CHECKING:
     from lakehead.run.gateway_wiring import GatewayWiring
@@ -82,7 +83,8 @@ async def drain(wiring: "GatewayWiring") -> int | None:
     `opened_spool` does, and `SpoolNotEmpty` if there are files that an operator must look at.
     """
     await wiring.store.ensure_probed()
-    if (await wiring.authority.read()).mode != "local_spool":
+    if (record := await wiring.authority.read()).mode != "local_spool":
+        _check_nothing_is_left(wiring.config.ingest.spool_folder, record.mode)
         return None
     async with AsyncExitStack() as opened:
         effects = await opened.enter_async_context(wiring.side_effects())
@@ -90,3 +92,12 @@ async def drain(wiring: "GatewayWiring") -> int | None:
         await local.uploads.drain()
         await local.opening.close(local.spool)
         return local.uploads.counts.landed
+
+
+def _check_nothing_is_left(folder: str | None, mode: str) -> None:
+    left = 0 if folder is None else sum(1 for name in (BATCHES, KEPT, DAMAGED) for _ in Path(folder, name).rglob("*.*"))
+    if left:
+        raise SpoolNotEmpty(
+            f"The spool {folder} has {left:,} files of batches that agents believe to be accepted, and the gateways "
+            f"accept by {mode} now. To land them: `lakehead gateway set-mode CONFIG local_spool`, and drain again."
+        )

@@ -232,6 +232,23 @@ async def test_a_gateway_whose_reconciler_is_dead_is_not_ready() -> None:
 
 
 @async_test
+async def test_a_gateway_that_can_do_without_its_store_is_ready_though_the_reconciler_cannot_be_seen_there() -> None:
+    gateway = Gateway()
+    gateway.readiness.settings = ReadinessSettings(cache_seconds=0, reconciler_seconds=100)
+    gateway.readiness.reconciler = heartbeats = Heartbeats()
+    gateway.readiness.tolerated = frozenset({"store"})
+    heartbeats.error = Unavailable("out of reach")
+    gateway.store.is_down_for_reads = True
+    away = await gateway.get("/readyz", role=None)
+    gateway.store.is_down_for_reads = False
+    heartbeats.error, heartbeats.age = None, 101.0
+    dead = await gateway.get("/readyz", role=None)
+    await gateway.close()
+    assert (away.status_code, away.json()["checks"]["reconciler"]) == (200, "out of reach")
+    assert dead.status_code == 503
+
+
+@async_test
 async def test_a_stopping_gateway_is_not_ready() -> None:
     gateway = Gateway()
     gateway.readiness.is_stopping = True

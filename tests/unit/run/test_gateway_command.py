@@ -302,6 +302,9 @@ def test_the_mode_changes_after_a_drain_and_a_lost_spool_is_given_up_by_its_id(
     given_up = lakehead("gateway", "drain", config, "--lost", "lost-spool")
     changed = lakehead("gateway", "set-mode", config, "s3_manifest")
     again = lakehead("gateway", "drain", config)
+    (tmp_path / "spool" / "batches").mkdir(exist_ok=True)
+    (tmp_path / "spool" / "batches" / "found-again.lmbatch").touch()
+    found_again = lakehead("gateway", "drain", config)
 
     assert (drained.code, "Landed 0 batches. The spool is empty and closed." in drained.out) == (0, True)
     assert (waits.code, "lost-spool of burnt-down" in waits.err) == (2, True)
@@ -309,6 +312,7 @@ def test_the_mode_changes_after_a_drain_and_a_lost_spool_is_given_up_by_its_id(
     assert (given_up.code, "what it held is not waited for" in given_up.out) == (0, True)
     assert (changed.code, "accepts by s3_manifest, in epoch 2" in changed.out) == (0, True)
     assert (again.code, "nothing to drain" in again.out) == (0, True)
+    assert (found_again.code, "has 1 files of batches" in found_again.err) == (2, True)
     assert asyncio.run(authority.read()).open_spools == ()
 
 
