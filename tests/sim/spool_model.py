@@ -160,6 +160,8 @@ class SpoolGateway:
             except (Unavailable, OutcomeUnknown):
                 await sim.world.clock.sleep(0.5)
         sim.world.note(f"the spool is open with {spool.count} batches")
+        if sim.forgetful:
+            spool.boots.most = spool.boots.most_recent = 1
         uploads = sim.uploads(self, spool)
         self.spool = spool
         await uploads.run()
@@ -204,9 +206,12 @@ class SpoolSimulation:
     promised: dict[BatchIdentity, str] = field(default_factory=dict)
     accepted: set[BatchIdentity] = field(default_factory=set)
     is_calm: bool = False
+    forgetful: bool = field(init=False)
+    """Whether spools know one boot at a time, and one batch of it."""
 
     def __post_init__(self) -> None:
         self.store = SpoolStore(clock=self.world.clock)
+        self.forgetful = bool(self.world.seed % 2)
         self.new_disk()
 
     def new_disk(self) -> None:

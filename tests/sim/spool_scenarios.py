@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lakehead.accept.acceptance import Accepted, Duplicate, Submission
+from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_uploads import SpoolUploads
 from lakehead.accept.spooled_batch import SpooledBatch
@@ -165,6 +166,22 @@ class DoesNotAskTheStore(Spool):
         return await super()._in_store(identity)
 
 
+class ForgetsInMemoryAlone(KnownBoots):
+    """What was known of a boot that is forgotten stays on disk, and is believed after the next start."""
+
+    async def _forget_old_ones(self) -> None:
+        while len(self._boots) > self.most:
+            del self._boots[next(iter(self._boots))]
+
+
+class BelievesWhatItForgot(Spool):
+    """A spool with such boots."""
+
+    async def load(self) -> None:
+        self.boots = ForgetsInMemoryAlone(disk=self.disk, store=self.boots.store)
+        await Spool.load(self)
+
+
 class DoesNotRememberWhatLanded(Spool):
     """A batch leaves the spool, and nothing says that it was there."""
 
@@ -259,6 +276,7 @@ SPOOL_BROKEN: dict[str, Scenario] = {
     "spool_answers_before_the_flush": spooling(Parts(spool=AnswersBeforeTheFlush)),
     "spool_trusts_names_at_the_start": spooling(Parts(spool=TrustsNamesAtTheStart)),
     "spool_does_not_ask_the_store": switching(Parts(spool=DoesNotAskTheStore)),
+    "spool_believes_what_it_forgot": spooling(Parts(spool=BelievesWhatItForgot)),
     "spool_does_not_remember_what_landed": spooling(Parts(spool=DoesNotRememberWhatLanded)),
     "spool_voids_in_memory": spooling(Parts(spool=VoidsInMemory)),
     "spool_voids_what_is_spooled": spooling(Parts(spool=VoidsWhatIsSpooled)),

@@ -109,6 +109,7 @@ class World:
     """What a scenario gets: randomness of one seed, a clock, processes and stores."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.loop = SimulatedLoop(self.random)  # type: ignore[abstract]  # sockets and signals are not simulated
         self.clock = SimulatedClock(self.loop)
