@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -52,9 +53,6 @@ class Spool:
     _batches: dict[BatchIdentity, SpooledBatch] = field(default_factory=dict, init=False)
     _voids: set[BatchIdentity] = field(default_factory=set, init=False)
     _aside_of: set[BatchIdentity] = field(default_factory=set, init=False)
-    _in_doubt: set[BatchIdentity] = field(default_factory=set, init=False)
-    """Batches whose file may be on disk, and may not: until the next start."""
-
     _leaving: dict[BatchIdentity, "asyncio.Future[None]"] = field(default_factory=dict, init=False)
     """Batches that are being removed: whether their files are still there says nothing."""
 
@@ -62,6 +60,7 @@ class Spool:
     _reserved: list[int] = field(default_factory=list, init=False)
     _bytes: int = field(default=0, init=False)
     _problem: str = field(default="", init=False)
+    """Why nothing is accepted, and nothing made void, until the next start: a file may be on disk, and may not."""
 
     async def load(self) -> None:
         """Read what is on the disk. Raises `LakeheadError` if that is not possible: then nothing may be accepted."""
@@ -146,13 +145,11 @@ class Spool:
             stored = await self.disk.head(key)
         except LakeheadError as error:
             if isinstance(error, OutcomeUnknown) or await self._may_be_there(key):
-                self._in_doubt.add(submission.identity)
                 self._disk_failed(error)
             if isinstance(error, OutcomeUnknown):
                 raise
             raise SpoolUnusable(f"{submission.identity} could not be written to the spool. {error}") from error
         if not isinstance(created, Created) or stored is None:
-            self._in_doubt.add(submission.identity)
             self._problem = f"{key} was changed by somebody else. Start the gateway again."
             raise SpoolUnusable(self._problem)
         batch = SpooledBatch.found(submission.identity, stored.size, stored.modified_ns, submission.sha256)
@@ -242,7 +239,7 @@ class Spool:
 
     def page(self, *, after: BatchIdentity | None = None, limit: int = 100) -> Sequence[SpooledBatch]:
         """Return some batches in the order of their identities: the first ones, or those after another."""
-        some = sorted(each for each in self._batches if after is None or each > after)[:limit]
+        some = nsmallest(limit, (each for each in self._batches if after is None or each > after))
         return [self._batches[each] for each in some]
 
     def check(self) -> None:
