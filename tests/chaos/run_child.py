@@ -59,9 +59,9 @@ def watch(reach: Callable[[str], None]) -> None:
 
     publish = IcebergTable.publish
 
-    async def publishing(self: IcebergTable, staged: Staged[Any], head: Head) -> None:
+    async def publishing(self: IcebergTable, staged: Staged[Any], head: Head) -> Head:
         with at(f"publish {self.name.partition('.')[0]}"):
-            await publish(self, staged, head)
+            return await publish(self, staged, head)
 
     places: list[tuple[type, str, str]] = [
         (SlicePlans, "save", "plan"),
