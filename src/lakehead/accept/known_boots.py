@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from lakehead.accept.to_its_end import to_its_end
 from lakehead.errors import LakeheadError, Unavailable
 from lakehead.storage.port import Store
+from lakehead.to_its_end import to_its_end
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity

@@ -18,10 +18,10 @@ import msgspec
 from lakehead.accept.acceptance import Accepted, Acceptor, Answer, Conflict, Duplicate, Submission, Void
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spooled_batch import IdentityInSpool, SpooledBatch, SpoolFull, SpoolLimits, SpoolUnusable
-from lakehead.accept.to_its_end import to_its_end
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.storage.port import Created, Store
+from lakehead.to_its_end import to_its_end
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire import spool_records as files
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid

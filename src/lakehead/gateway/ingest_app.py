@@ -28,7 +28,14 @@ class BatchAccepted(BaseModel):
     accepted_at_unix_ns: int
 
 
-class ConflictBody(ErrorBody):
+class DecidedBody(ErrorBody):
+    """What the gateway's acceptance authority says of the identity: agents do not believe another one."""
+
+    authority: str
+    """The acceptance authority that answers."""
+
+
+class ConflictBody(DecidedBody):
     """Another frame was accepted under the identity."""
 
     submitted_frame_sha256: str
@@ -46,8 +53,10 @@ def ingest_app(uploads: Uploads) -> FastAPI:
         summary="Upload one batch",
         responses={
             200: {"model": BatchAccepted},
+            **documented(400, 401, 403, 408, 413, 415, 429, 500, 503),
             409: {"model": ConflictBody},
-            **documented(400, 401, 403, 408, 410, 413, 415, 423, 429, 500, 503),
+            410: {"model": DecidedBody},
+            423: {"model": DecidedBody},
         },
         openapi_extra={
             "security": [{"bearer": []}],

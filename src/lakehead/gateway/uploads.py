@@ -18,7 +18,6 @@ from lakehead.gateway.admission import Admission
 from lakehead.gateway.bearer_tokens import RETRY_AFTER, authenticate
 from lakehead.gateway.error_codes import ErrorCode, Refusal
 from lakehead.gateway.frame_decoder import FrameDecoder
-from lakehead.gateway.limited_log import LimitedLog
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.ports import (
     AgentTokens,
@@ -31,6 +30,7 @@ from lakehead.gateway.ports import (
 from lakehead.gateway.rate_limits import RateLimits
 from lakehead.gateway.request_body import ClientGone, RequestBody, declared_length
 from lakehead.gateway.settings import IngestSettings
+from lakehead.telemetry.limited_log import LimitedLog
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge
@@ -150,6 +150,7 @@ class Uploads:
             raise Refusal(
                 ErrorCode.IDENTITY_QUARANTINED,
                 f"The boot {identity.boot_id!r} of the agent is in quarantine. Keep its batches, and open a new boot.",
+                more={"authority": self.authority_id},
             )
 
     async def _accept(self, submission: Submission) -> Response:
@@ -170,6 +171,7 @@ class Uploads:
                     ErrorCode.IDENTITY_VOID,
                     "Nothing was accepted under this identity, and nothing ever will be. Send the records under the "
                     "current boot and the next sequence numbers.",
+                    more={"authority": self.authority_id},
                 )
 
     async def _accept_measured(self, submission: Submission) -> Answer:
@@ -212,6 +214,7 @@ class Uploads:
             self.metrics.conflicts_not_recorded.inc()
             self._log.warning("A conflict with %s may not be recorded: %s", conflict.manifest.key, error)
         more: dict[str, object] = {
+            "authority": self.authority_id,
             "submitted_frame_sha256": conflict.submission.sha256,
             "accepted_frame_sha256": conflict.manifest.frame_sha256,
         }

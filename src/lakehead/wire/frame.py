@@ -86,7 +86,7 @@ def encode_frame(
     The same records give the same bytes. Raises `BadFrame` if they have no schema of their kind, break a rule of it, or
     are not as many as the identity says.
     """
-    schema_version, batch = as_oldest(kind, _one_batch(records))
+    schema_version, batch = as_oldest(kind, one_batch(records))
     record_schema = RECORD_SCHEMAS[kind][schema_version]
     payload = write_batch(batch)
     record_schema.check(read_batch(payload, record_schema, identity.record_count))
@@ -137,7 +137,8 @@ def _check_limit(what: str, found: int, limit: int) -> None:
         raise TooLarge(f"The frame has {found:,} {what}; the limit is {limit:,}. Send smaller batches.", fault=what)
 
 
-def _one_batch(records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+def one_batch(records: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    """Return records as one batch without metadata. Raises `BadFrame` if they are none, or too large for one."""
     records = records.replace_schema_metadata(None)
     if isinstance(records, pa.RecordBatch):
         return records

@@ -5,6 +5,7 @@ Both are binary, so that each has one reading only. docs/frames.md has the layou
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import google_crc32c
 import pyarrow as pa
@@ -23,7 +24,8 @@ FRAME_VERSION = 1
 _ZSTD = 1
 _PREFIX = struct.Struct("<8sHHIQQI")
 _CRC = struct.Struct("<I")
-_HEADER_AT = _PREFIX.size + _CRC.size
+_PREFIX_AND_CRC = struct.Struct("<8sHHIQQII")
+_HEADER_AT = _PREFIX_AND_CRC.size
 _HEADER = struct.Struct("<QQIHHHH")
 _ALIGNMENT = 8
 _KINDS = {int(kind): kind for kind in FrameKind}
@@ -62,8 +64,7 @@ class FrameHeader:
         return RECORD_SCHEMAS[self.kind][self.schema_version]
 
 
-@dataclass(frozen=True, slots=True)
-class FramePrefix:
+class FramePrefix(NamedTuple):
     """The fixed part at the start of every frame of this wire version, as it was read."""
 
     wire_version: int
@@ -91,19 +92,25 @@ def encode_head(
 
 def decode_prefix(frame: pa.Buffer) -> FramePrefix:
     """Decode the prefix of a frame, of which at least that much is there. Raises `BadFrame` and `NewerFormat`."""
-    start = frame.slice(0, _HEADER_AT).to_pybytes() if len(frame) > _HEADER_AT else frame.to_pybytes()
-    if start[: len(MAGIC)] != MAGIC[: len(start)]:
-        raise BadFrame("bad_magic", f"This is not a frame: it starts with {start[: len(MAGIC)]!r}.")
-    # The rest of the prefix may be another one in another version, so this comes first.
-    if len(start) >= 10 and (version := int.from_bytes(start[8:10], "little")) > WIRE_VERSION:
-        raise _newer(f"its wire version is {version}")
-    if len(start) < _HEADER_AT:
+    if len(frame) < _HEADER_AT:
+        start = frame.to_pybytes()
+        _check_start(start[: len(MAGIC)], int.from_bytes(start[8:10], "little") if len(start) >= 10 else WIRE_VERSION)
         raise BadFrame("truncated", f"The frame ends after {len(start)} bytes, within its first {_HEADER_AT}.")
-    _, *numbers = _PREFIX.unpack_from(start)
-    prefix = FramePrefix(*numbers, *_CRC.unpack_from(start, _PREFIX.size))
+    magic, *numbers = _PREFIX_AND_CRC.unpack_from(frame)
+    prefix = FramePrefix(*numbers)
+    # The rest of the prefix may be another one in another version, so this comes first.
+    _check_start(magic, prefix.wire_version)
     if prefix.wire_version < 1 or prefix.frame_version < 1:
         raise BadFrame("bad_version", "The frame has the version 0. Versions start at 1.")
     return prefix
+
+
+def _check_start(magic: bytes, wire_version: int) -> None:
+    """Raise `BadFrame` or `NewerFormat` unless a frame that starts with so much of the magic may be one of ours."""
+    if magic != MAGIC[: len(magic)]:
+        raise BadFrame("bad_magic", f"This is not a frame: it starts with {magic!r}.")
+    if wire_version > WIRE_VERSION:
+        raise _newer(f"its wire version is {wire_version}")
 
 
 def check_whole(frame: pa.Buffer, prefix: FramePrefix) -> None:

@@ -6,6 +6,8 @@ dictionaries, to any size that a message declares.
 
 import struct
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,11 +19,16 @@ MAX_METADATA_BYTES = 64 << 10
 """The longest description of a schema or batch. Those of our schemas have less than 8 KiB."""
 
 _CONTINUATION = 0xFFFFFFFF
-_END = struct.pack("<II", _CONTINUATION, 0)
+END_OF_STREAM = struct.pack("<II", _CONTINUATION, 0)
+"""What a stream ends with."""
+
 _FRAMING = struct.Struct("<Ii")
 _U8, _U16, _U32, _I32, _I64 = (struct.Struct(kind) for kind in ("<B", "<H", "<I", "<i", "<q"))
 _BUFFER = struct.Struct("<qq")
 """The offset and the length of a buffer, as in Arrow's Schema.fbs."""
+
+_NODE = struct.Struct("<qq")
+"""The length of a column, and its number of nulls."""
 
 _SCHEMA, _RECORD_BATCH = 1, 3
 """The types of messages, as in Arrow's Message.fbs."""
@@ -53,8 +60,8 @@ def read_batch(payload: pa.Buffer, expected: RecordSchema, rows: int) -> pa.Reco
         if first.kind != _SCHEMA or first.body_bytes:
             raise _bad(_NOT_ONE_BATCH)
         schema_bytes = first.end
-    second = _message_at(payload, schema_bytes)
-    if len(payload) - second.end != len(_END) or payload.slice(second.end).to_pybytes() != _END:
+    second = _batch_at(payload, schema_bytes, expected)
+    if len(payload) - second.end != len(END_OF_STREAM) or payload.slice(second.end).to_pybytes() != END_OF_STREAM:
         raise _bad("it does not end after one schema and one record batch")
     if second.kind != _RECORD_BATCH:
         raise _bad(_NOT_ONE_BATCH)
@@ -65,8 +72,9 @@ def read_batch(payload: pa.Buffer, expected: RecordSchema, rows: int) -> pa.Reco
     try:
         if not is_as_we_write_it:
             _check_schema(payload.slice(0, schema_bytes), expected)
-        records = pa.ipc.read_record_batch(payload.slice(schema_bytes, second.end - schema_bytes), expected.schema)
-        check_valid(records)
+        message = payload.slice(schema_bytes, second.end - schema_bytes)
+        records = pa.ipc.read_record_batch(message, expected.schema)
+        check_valid(records, pa.ipc.read_record_batch(message, expected.with_maps_of_bytes), expected.maps)
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _bad(str(error)) from None
     return records
@@ -86,8 +94,7 @@ def _difference(found: pa.Schema, expected: pa.Schema) -> str:
     return f"The frame's schema differs from the expected one {where}. See docs/frames.md."
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     kind: int
     end: int
     """Where the next message starts."""
@@ -95,6 +102,58 @@ class _Message:
     body_bytes: int
     rows: int = 0
     is_compressed: bool = False
+
+
+class _WrittenBatch(NamedTuple):
+    """How we write the description of a record batch: the same bytes for all batches of a schema, but for numbers."""
+
+    layout: struct.Struct
+    """Bytes, the size of the body, bytes, the number of rows, bytes, buffers, bytes, nodes, bytes."""
+
+    same: tuple[bytes, ...]
+    """Every second of them: what describes where the numbers are, and that there is nothing else."""
+
+
+@cache
+def _written_batch(expected: RecordSchema) -> _WrittenBatch:
+    columns = [pa.nulls(1, each.type) for each in expected.schema]
+    payload = write_batch(pa.RecordBatch.from_arrays(columns, schema=expected.schema))
+    start = expected.message.size
+    _, size = _FRAMING.unpack_from(payload, start)
+    message = payload.slice(start, _FRAMING.size + size).to_pybytes()
+    table = _root(message[_FRAMING.size :])
+    batch = table.table(2)
+    buffers, buffers_at = batch.vector(2, _BUFFER.size)
+    nodes, nodes_at = batch.vector(1, _NODE.size)
+    layout, end = "<", 0
+    for at, length, kind in (
+        (table.place(3), _I64.size, "q"),
+        (batch.place(0), _I64.size, "q"),
+        (buffers_at, buffers * _BUFFER.size, f"{buffers * _BUFFER.size}s"),
+        (nodes_at, nodes * _NODE.size, f"{nodes * _NODE.size}s"),
+    ):
+        layout += f"{_FRAMING.size + at - end}s{kind}"
+        end = _FRAMING.size + at + length
+    whole = struct.Struct(f"{layout}{len(message) - end}s")
+    return _WrittenBatch(whole, whole.unpack(message)[::2])
+
+
+def _batch_at(payload: pa.Buffer, start: int, expected: RecordSchema) -> _Message:
+    """Read the framing and the description of the message at an offset, which should be a batch of this schema.
+
+    Where only the numbers differ from what we write, they are where we write them: there is no table to follow.
+    """
+    layout, same = _written_batch(expected)
+    body = start + layout.size
+    if body > len(payload):
+        return _message_at(payload, start)
+    found = layout.unpack_from(payload, start)
+    if found[::2] != same:
+        return _message_at(payload, start)
+    _, body_bytes, _, rows, _, buffers, *_ = found
+    _check_body(body_bytes, len(payload) - body)
+    _check_buffers(buffers)
+    return _Message(_RECORD_BATCH, body + body_bytes, body_bytes, rows)
 
 
 def _message_at(payload: pa.Buffer, start: int) -> _Message:
@@ -110,23 +169,27 @@ def _message_at(payload: pa.Buffer, start: int) -> _Message:
         raise _bad("a message has metadata of its own")
     kind = table.number(1, _U8)
     body_bytes = table.number(3, _I64)
-    if not 0 <= body_bytes <= len(payload) - body or body_bytes % _ALIGNMENT:
-        raise _bad("a message is longer than the payload")
+    _check_body(body_bytes, len(payload) - body)
     if kind != _RECORD_BATCH:
         return _Message(kind, body + body_bytes, body_bytes)
     batch = table.table(2)
-    _check_buffers(batch)
+    count, at = batch.vector(2, _BUFFER.size)
+    _check_buffers(batch.data[at : at + count * _BUFFER.size])
     return _Message(kind, body + body_bytes, body_bytes, batch.number(0, _I64), is_compressed=batch.has(3))
 
 
-def _check_buffers(batch: "_Table") -> None:
+def _check_body(size: int, left: int) -> None:
+    if not 0 <= size <= left or size % _ALIGNMENT:
+        raise _bad("a message is longer than the payload")
+
+
+def _check_buffers(buffers: bytes) -> None:
     """Raise `BadFrame` if buffers share bytes: the records could be many times as large as the payload."""
-    count, start = batch.vector(2, _BUFFER.size)
     end = 0
-    for offset, length in _BUFFER.iter_unpack(batch.data[start : start + count * _BUFFER.size]):
-        if length and (offset < end or length < 0):
-            raise _bad("its buffers share bytes, or are not in their order")
+    for offset, length in _BUFFER.iter_unpack(buffers):
         if length:
+            if offset < end or length < 0:
+                raise _bad("its buffers share bytes, or are not in their order")
             end = offset + length
 
 
@@ -143,6 +206,9 @@ class _Table:
 
     def has(self, field: int) -> bool:
         return self._offset(field) != 0
+
+    def place(self, field: int) -> int:
+        return self.at + self._offset(field)
 
     def number(self, field: int, kind: struct.Struct) -> int:
         offset = self._offset(field)

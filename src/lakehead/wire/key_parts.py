@@ -1,6 +1,7 @@
 """The parts of object keys: hashes, ids and names, each in one form only that cannot leave its folder."""
 
 import re
+from functools import lru_cache
 
 from lakehead.wire.batch_identity import BatchIdentity, check_id
 from lakehead.wire.errors import InvalidIdentity, InvalidKeyPart
@@ -11,6 +12,8 @@ TABLE = re.compile(r"[0-9a-z-]{1,64}")
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT = re.compile(r"agent=((?:[0-9a-f]{2})+)/boot=((?:[0-9a-f]{2})+)")
 _RANGE = re.compile(r"([0-9]{20})-([0-9]{20})")
+_RECENT = 256
+"""Identities whose part of keys is remembered: the same one stands in the keys of four objects of a batch."""
 
 
 def checked(text: str, form: re.Pattern[str]) -> str:
@@ -63,11 +66,13 @@ def parse_boot(part: str) -> tuple[str, str] | None:
     return agent_id, boot_id
 
 
+@lru_cache(_RECENT)
 def identity_part(identity: BatchIdentity) -> str:
     """The identity of a batch: the folders of its boot, and its range of sequence numbers with 20 digits each."""
     return f"{boot_part(identity.agent_id, identity.boot_id)}/{identity.seq_start:020}-{identity.seq_end:020}"
 
 
+@lru_cache(_RECENT)
 def parse_identity(part: str) -> BatchIdentity | None:
     """The identity of `identity_part`."""
     folders, _, sequences = part.rpartition("/")

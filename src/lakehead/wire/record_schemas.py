@@ -4,18 +4,18 @@ A version of a schema never changes once frames with it are stored. docs/frames.
 """
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.wire.errors import BadFrame
-from lakehead.wire.valid_arrow import positions
+from lakehead.wire.valid_arrow import positions, with_maps_of_bytes
 
 
 class FrameKind(IntEnum):
@@ -36,13 +36,33 @@ RESET_HINTS = ("yes", "no", "gauge")
 
 
 def _words(*words: str) -> pa.StringArray:
-    """Words of ASCII as Arrow. Made of buffers, because `pa.array` imports pandas, which takes most of a start."""
+    """Words of ASCII as Arrow. Made of buffers, because `pa.array` and `pa.scalar` import pandas, which takes most of a
+    start.
+    """
     ends = array("i", [0, *accumulate(map(len, words))])
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer("".join(words).encode()))
 
 
-_TYPES, _NUMBER_TYPES = _words(*NUMBER_TYPES, *DISTRIBUTION_TYPES), _words(*NUMBER_TYPES)
-_TEMPORALITIES, _RESET_HINTS = _words(*TEMPORALITIES), _words(*RESET_HINTS)
+class _Words(NamedTuple):
+    """The words that a column may have."""
+
+    told: str
+    """All of them, for people."""
+
+    each: tuple[pa.StringScalar, ...]
+    """In the order in which they are looked for: what most records have comes first."""
+
+    @classmethod
+    def of(cls, *words: str, seldom: str = "") -> "_Words":
+        return cls(", ".join(words), tuple(_words(*sorted(words, key=seldom.__eq__))))
+
+
+_IS_NUMBER = _words(*NUMBER_TYPES)
+_NUMBER_TYPES = _Words.of(*NUMBER_TYPES, seldom="unknown")
+_TYPES = _Words.of(*NUMBER_TYPES, *DISTRIBUTION_TYPES, seldom="unknown")
+_TEMPORALITIES, _RESET_HINTS = _Words.of(*TEMPORALITIES), _Words.of(*RESET_HINTS)
+_EQUAL, _LESS = pc.get_function("equal"), pc.get_function("less")
+_ZERO, _ONE = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", [0, 1]))])
 
 _time = pa.timestamp("ns", tz="UTC")
 _text_map = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -87,6 +107,9 @@ SAMPLES_V1 = pa.schema([*_NUMBER_FIELDS, pa.field("value", pa.float64(), nullabl
 SAMPLES_V2 = pa.schema([*_NUMBER_FIELDS, pa.field("value", pa.float64()), pa.field("distribution", _DISTRIBUTION)])
 """Numbers and distributions."""
 
+_LABELS, _TYPE, _TEMPORALITY = (SAMPLES_V1.get_field_index(name) for name in ("labels", "type", "temporality"))
+"""Where they are, in both versions: a column is found faster by its place."""
+
 LOGS_V1 = pa.schema(
     [
         pa.field("time", _time, nullable=False),
@@ -107,7 +130,7 @@ LOGS_V1 = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordSchema:
     """One version of the records of one kind."""
 
@@ -121,30 +144,40 @@ class RecordSchema:
     required: Mapping[str, int] = field(init=False)
     """The columns without nulls, and where each is."""
 
+    maps: Sequence[int] = field(init=False)
+    """Where the columns with maps of texts are."""
+
+    with_maps_of_bytes: pa.Schema = field(init=False)
+    """The schema with maps of bytes instead of texts."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", self.schema.serialize())
         places = {column.name: place for place, column in enumerate(self.schema) if not column.nullable}
         object.__setattr__(self, "required", places)
+        maps = [place for place, column in enumerate(self.schema) if pa.types.is_map(column.type)]
+        object.__setattr__(self, "maps", maps)
+        object.__setattr__(self, "with_maps_of_bytes", with_maps_of_bytes(self.schema))
 
     def check(self, records: pa.RecordBatch) -> None:
         """Raise `BadFrame` if there is a null where none may be, or a row that breaks a rule."""
         for name, place in self.required.items():
-            _require(records.column(place).null_count == 0, f"The column {name} has nulls.")
+            if records.column(place).null_count:
+                raise _broken(f"The column {name} has nulls.")
         self.check_rows(records)
 
 
 def _check_numbers(records: pa.RecordBatch) -> None:
-    _check_map("labels", records.column("labels"))
-    _check_words("temporality", records.column("temporality"), _TEMPORALITIES)
-    _check_words("type", records.column("type"), _NUMBER_TYPES)
+    _check_map("labels", records.column(_LABELS))
+    _check_words("temporality", records.column(_TEMPORALITY), _TEMPORALITIES)
+    _check_words("type", records.column(_TYPE), _NUMBER_TYPES)
 
 
 def _check_samples(records: pa.RecordBatch) -> None:
-    _check_map("labels", records.column("labels"))
-    _check_words("temporality", records.column("temporality"), _TEMPORALITIES)
+    _check_map("labels", records.column(_LABELS))
+    _check_words("temporality", records.column(_TEMPORALITY), _TEMPORALITIES)
     types, values, distributions = (records.column(name) for name in ("type", "value", "distribution"))
     _check_words("type", types, _TYPES)
-    is_number = pc.is_in(types, value_set=_NUMBER_TYPES)
+    is_number = pc.is_in(types, value_set=_IS_NUMBER)
     _require(
         values.is_valid().equals(is_number) and distributions.is_null().equals(is_number),
         "A sample of a type with a value has no value, or a distribution besides; or one of a distribution lacks it.",
@@ -160,16 +193,17 @@ def _check_distributions(types: pa.StringArray, distributions: pa.StructArray) -
     for column, lists in part.items():
         _require(not pa.types.is_list(lists.type) or lists.values.null_count == 0, f"An item of {column} is null.")
     for name, needed in (("histogram", "counts"), ("exponential_histogram", "scale"), ("summary", "quantiles")):
+        is_other = pc.not_equal(types, _words(name)[0])
         for column in _PARTS[name]:
             _require(
-                not pc.any(pc.and_(part[column].is_valid(), pc.not_equal(types, name))).as_py(),
+                not pc.any(pc.and_(part[column].is_valid(), is_other)).as_py(),
                 f"A distribution has {column}, but it is not of the type {name}.",
             )
-        has_its_own = pc.or_(part[needed].is_valid(), pc.not_equal(types, name))
+        has_its_own = pc.or_(part[needed].is_valid(), is_other)
         _require(pc.all(has_its_own).as_py(), f"A distribution of the type {name} has no {needed}.")
     bounds, counts = _lengths(part["bounds"]), _lengths(part["counts"])
     _require(
-        pc.all(pc.or_(pc.equal(counts, pc.add(bounds, 1)), pc.equal(pc.add(bounds, counts), 0))).as_py(),
+        pc.all(pc.or_(pc.equal(counts, pc.add(bounds, _ONE)), pc.equal(pc.add(bounds, counts), _ZERO))).as_py(),
         "A histogram must have one count more than bounds, or neither.",
     )
     for one, other in (
@@ -179,7 +213,9 @@ def _check_distributions(types: pa.StringArray, distributions: pa.StructArray) -
     ):
         _require(_lengths(part[one]).equals(_lengths(part[other])), f"There are not as many {one} as {other}.")
     for column in ("bounds", "positive_indexes", "negative_indexes"):
-        _check_ascending(column, part[column].flatten(), np.cumsum(_lengths(part[column]).to_numpy()))
+        lengths = _lengths(part[column])
+        ends = np.cumsum(np.frombuffer(lengths.buffers()[1], np.int32, len(lengths), 4 * lengths.offset))
+        _check_ascending(column, part[column].flatten(), ends)
 
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -250,21 +286,26 @@ def as_oldest(kind: FrameKind, records: pa.RecordBatch) -> tuple[int, pa.RecordB
     return given, records
 
 
-def _check_words(name: str, column: pa.StringArray, words: pa.StringArray) -> None:
+def _check_words(name: str, column: pa.StringArray, words: _Words) -> None:
     left = len(column) - column.null_count
-    for word in words:  # mostly one or two of them are all: that takes less than to look up each row
+    for word in words.each:  # mostly one or two of them are all: that takes less than to look up each row
         if not left:
             return
-        left -= pc.equal(column, word).true_count
-    _require(left == 0, f"A {name} is none of {', '.join(words.to_pylist())}.")
+        left -= _EQUAL.call([column, word]).true_count
+    if left:
+        raise _broken(f"A {name} is none of {words.told}.")
 
 
 def _check_map(name: str, maps: pa.MapArray) -> None:
-    _require(maps.keys.null_count == 0 and maps.items.null_count == 0, f"A key or value of {name} is null.")
+    keys = maps.keys
+    if keys.null_count or maps.items.null_count:
+        raise _broken(f"A key or value of {name} is null.")
     if not len(maps):
         return
     ends = positions(maps)
-    _check_ascending(name, maps.keys.slice(ends[0], ends[-1] - ends[0]), ends - ends[0])
+    if ends[0] or ends[-1] != len(keys):  # the maps are a part of others
+        keys, ends = keys.slice(ends[0], ends[-1] - ends[0]), ends - ends[0]
+    _check_ascending(name, keys, ends)
 
 
 def _check_between(name: str, column: pa.Array, least: int, most: int) -> None:
@@ -281,17 +322,23 @@ def _check_ascending(name: str, items: pa.Array, ends: "np.ndarray[tuple[int], n
     pairs = len(items) - 1
     if pairs < 1:
         return
-    begins = np.zeros(len(items) + 1, np.bool_)
+    # One bit for each pair: whether it ascends, or the second one begins anew. Bits of no pair, at the end, are set.
+    less = np.frombuffer(_LESS.call([items.slice(0, pairs), items.slice(1)]).buffers()[1], np.uint8, (pairs + 7) // 8)
+    begins = np.zeros(8 * len(less) + 2, np.bool_)
     begins[ends] = True
-    less = np.frombuffer(pc.less(items.slice(0, pairs), items.slice(1)).buffers()[1], np.uint8)
-    ascends = np.unpackbits(less, count=pairs, bitorder="little")
-    _require(bool((ascends | begins[1:-1]).all()), f"The {name} of a record are not ascending, or one is twice.")
+    begins[len(items) :] = True
+    if (less | np.packbits(begins[1:-1], bitorder="little")).tobytes().strip(b"\xff"):
+        raise _broken(f"The {name} of a record are not ascending, or one is twice.")
 
 
 def _lengths(lists: pa.ListArray) -> pa.Int32Array:
-    return pc.fill_null(pc.list_value_length(lists), 0)
+    return pc.fill_null(pc.list_value_length(lists), _ZERO)
 
 
 def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not holds:
-        raise BadFrame("bad_records", f"{otherwise} See docs/frames.md.")
+        raise _broken(otherwise)
+
+
+def _broken(rule: str) -> BadFrame:
+    return BadFrame("bad_records", f"{rule} See docs/frames.md.")

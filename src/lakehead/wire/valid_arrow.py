@@ -1,25 +1,39 @@
 """Whether Arrow from anybody is valid, down to the last offset and UTF-8 byte.
 
 Arrow's own full validation looks at texts one by one. Those of labels and attributes are most of a frame, and can
-mostly be seen to be valid as a whole: where nothing is null, positions never go back and every byte is ASCII. Whatever
-is not of that form is left to Arrow, so this refuses exactly what Arrow refuses.
+mostly be seen to be valid as a whole: every byte is ASCII. So Arrow validates them as bytes, which is all but UTF-8,
+and as texts only where that cannot be seen: this refuses exactly what Arrow refuses.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
+_KEY_DATA, _ITEM_DATA = 5, 8
+"""Where the data is among the buffers of maps. Positions and bitmaps are the others."""
 
-def check_valid(records: pa.RecordBatch) -> None:
-    """Raise `pa.ArrowInvalid` unless the records are valid, as `validate(full=True)` does."""
-    records.validate()  # sizes of buffers and children, and the first and last position of each column
-    plain = [
-        index
-        for index, each in enumerate(records.schema.types)
-        if each.id == pa.lib.Type_MAP and _is_plain_map(records.column(index))
+
+def with_maps_of_bytes(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with maps of bytes for maps of texts. What is stored in one can be read with the other."""
+    fields = [
+        field.with_type(pa.map_(pa.binary(), field.type.item_field.with_type(pa.binary())))
+        if pa.types.is_map(field.type)
+        else field
+        for field in schema
     ]
-    for index in reversed(plain):
-        records = records.remove_column(index)
-    records.validate(full=True)
+    return pa.schema(fields)
+
+
+def check_valid(records: pa.RecordBatch, with_bytes: pa.RecordBatch, maps: Sequence[int]) -> None:
+    """Raise `pa.ArrowInvalid` unless the records are valid, as `validate(full=True)` does.
+
+    `with_bytes` are the same records, read with maps of bytes for maps of texts, which are at these places.
+    """
+    with_bytes.validate(full=True)
+    for place in maps:
+        if not _is_ascii(with_bytes.column(place)):
+            records.column(place).validate(full=True)
 
 
 def positions(column: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
@@ -27,27 +41,10 @@ def positions(column: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
-def _is_plain_map(maps: pa.MapArray) -> bool:
-    """Whether maps of texts are valid; False if this cannot tell.
-
-    What has no nulls was read without a bitmap, so that nothing can contradict its number of nulls.
-    """
-    return (
-        not maps.null_count and not maps.values.null_count and _never_go_back(maps) and _is_ascii(maps.keys, maps.items)
-    )
-
-
-def _is_ascii(*columns: pa.StringArray) -> bool:
+def _is_ascii(maps: pa.MapArray) -> bool:
+    """Whether all bytes of maps are ASCII, also those that no key or item has."""
+    buffers = maps.buffers()
     return all(
-        not texts.null_count
-        and _never_go_back(texts)
-        and ((data := texts.buffers()[2]) is None or np.frombuffer(data, np.int8).min(initial=0) >= 0)
-        for texts in columns
+        data is None or np.frombuffer(data, np.int8).min(initial=0) >= 0
+        for data in (buffers[_KEY_DATA], buffers[_ITEM_DATA])
     )
-
-
-def _never_go_back(column: pa.Array) -> bool:
-    if not len(column):
-        return False  # it may have no positions at all
-    found = positions(column)
-    return bool((found[1:] >= found[:-1]).all())

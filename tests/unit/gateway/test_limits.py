@@ -11,12 +11,12 @@ from lakehead.errors import Misconfigured, Unavailable
 from lakehead.gateway.admission import Admission
 from lakehead.gateway.connections import Connections
 from lakehead.gateway.error_codes import ErrorCode, Refusal
-from lakehead.gateway.limited_log import LimitedLog
 from lakehead.gateway.measured_store import MeasuredStore
 from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.rate_limits import PRUNE_AT, RateLimits
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, ReadinessSettings, TlsSettings
 from lakehead.storage.port import Created, Replaced
+from lakehead.telemetry.limited_log import LimitedLog
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import DOWN, ScriptedStore
 from tests.unit.gateway.support import ManualClock

@@ -98,7 +98,8 @@ async def test_another_frame_under_the_identity_is_a_recorded_conflict() -> None
     body = answer.json()
     assert answer.status_code == 409
     assert body.pop("error")["code"] == "identity_conflict"
-    assert body == {"submitted_frame_sha256": OTHER_SHA256, "accepted_frame_sha256": SHA256}
+    hashes = {"submitted_frame_sha256": OTHER_SHA256, "accepted_frame_sha256": SHA256}
+    assert body == {"authority": "authority-1", **hashes}
     assert await gateway.store.get(keys.accepted(IDENTITY)) == accepted
     assert await gateway.store.get(keys.identity_conflict(IDENTITY, OTHER_SHA256)) is not None
     assert (gateway.metric("conflicts_total"), gateway.metric("conflicts_not_recorded_total")) == (1, 0)
@@ -169,6 +170,7 @@ async def test_a_void_identity_is_gone() -> None:
     answer = await gateway.post()
     await gateway.close()
     assert (answer.status_code, code_of(answer.content)) == (410, "identity_void")
+    assert answer.json()["authority"] == "authority-1"
     assert not gateway.queue.queued
 
 
@@ -451,6 +453,7 @@ async def test_a_quarantined_boot_is_423_before_any_store_call_and_another_boot_
     gateway.boots.quarantined.add((AGENT, BOOT))
     answer = await gateway.post()
     assert (answer.status_code, code_of(answer.content)) == (423, "identity_quarantined")
+    assert answer.json()["authority"] == "authority-1"
     assert not gateway.store.calls
     other = encode_frame(BatchIdentity(AGENT, "boot-2", 10, 16), FrameKind.SAMPLES, samples())
     assert (await gateway.post(other)).status_code == 200

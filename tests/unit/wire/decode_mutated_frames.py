@@ -6,7 +6,7 @@ It ends with 0 unless an error is not typed, Arrow crashes, or records are valid
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pyarrow as pa
@@ -49,10 +49,13 @@ def decoded(body: bytes) -> str:
     return "valid"
 
 
-def check_valid_as_arrow_does(records: pa.RecordBatch) -> None:
+def check_valid_as_arrow_does(records: pa.RecordBatch, with_bytes: pa.RecordBatch, maps: Sequence[int]) -> None:
     """Check records in our way and in Arrow's, which must agree."""
     refusals: list[pa.ArrowInvalid | None] = []
-    for check in (valid_arrow.check_valid, lambda found: found.validate(full=True)):
+    for check in (
+        lambda found: valid_arrow.check_valid(found, with_bytes, maps),
+        lambda found: found.validate(full=True),
+    ):
         try:
             check(records)
             refusals.append(None)

@@ -1,6 +1,7 @@
 """Frames come back as they were, and nothing else is taken for one."""
 
 import pickle
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -18,7 +19,7 @@ from lakehead.wire.batch_identity import MAX_SEQUENCE, BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge, Unreadable
 from lakehead.wire.frame import Frame, FrameLimits, decode_frame, encode_frame, frame_sha256, peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
-from lakehead.wire.ipc_payload import _message_at, _root, write_batch
+from lakehead.wire.ipc_payload import _batch_at, _message_at, _root, write_batch
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, SAMPLES_V2, FrameKind
 from tests.support.effort import effort
 from tests.unit.wire.frames import (
@@ -498,6 +499,40 @@ def test_a_payload_that_is_not_one_plain_batch_of_the_schema_is_refused(payload:
         decode_frame(around(payload))
 
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("text", ["zone", "é"], ids=["key", "value"])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\x80", b"\xc0"], ids=bytes.hex)
+def test_labels_that_are_not_utf8_are_refused(text: str, wrong: bytes) -> None:
+    body = frame()
+    first = body.index(text.encode(), peek_frame(body).payload_at + SAMPLES_V2.serialize().size)
+    changed = body[:first] + wrong + body[first + 1 :]
+
+    with pytest.raises(BadFrame) as caught:
+        decode_frame(sealed(changed))
+
+    assert caught.value.code == "bad_payload"
+
+
+@EVERY_FORM
+def test_the_short_way_to_read_a_description_finds_what_the_long_one_does(form: str) -> None:
+    body = form_frame(form)
+    payload, schema = bytearray(payload_of(body)), peek_frame(body).record_schema
+    start = schema.message.size
+    [size] = struct.unpack_from("<i", payload, start + 4)
+
+    def outcome(read: Callable[..., object], *how: object) -> object:
+        try:
+            return read(pa.py_buffer(bytes(payload)), start, *how)
+        except BadFrame as refused:
+            return str(refused)
+
+    for at in range(start, start + 8 + size):
+        was = payload[at]
+        for value in (was, was ^ 1, was ^ 0x80, 0, 0xFF):
+            payload[at] = value
+            assert outcome(_batch_at, schema) == outcome(_message_at), (at - start, value)
+        payload[at] = was
 
 
 def without_compression_field(payload: bytes) -> bytes:

@@ -117,6 +117,18 @@ def test_labels_are_ordered_by_their_bytes_within_a_record_only() -> None:
     assert same(decoded, records)
 
 
+@pytest.mark.parametrize("count", range(2, 20))
+def test_each_pair_of_labels_must_ascend_and_no_pair_of_two_records(count: int) -> None:
+    names = [f"{number:02}" for number in range(count)]
+    for place in range(count - 1):
+        changed = [*names[:place], names[place + 1], names[place], *names[place + 2 :]]
+        rows = [{**NUMBER, "labels": [(name, "") for name in each]} for each in (names, changed, names)]
+        assert "labels of a record are not ascending" in refused(FrameKind.SAMPLES, samples(rows))
+        apart = [[(name, "") for name in part] for part in (changed[: place + 1], [], changed[place + 1 :])]
+        records = samples([{**NUMBER, "labels": each} for each in (*apart, [(name, "") for name in names])])
+        newest_schema(FrameKind.SAMPLES).check(records)
+
+
 def test_rules_are_checked_on_records_that_are_a_part_of_others() -> None:
     part = samples([{**NUMBER, "labels": [("b", ""), ("a", "")]}, *SAMPLES]).slice(1)
 
