@@ -60,9 +60,12 @@ class QuickWiring(ConsumeWiring):
     async def open_queue(self, config: ConsumeConfig, clock: Clock, ids: Ids, random: Random) -> Queue:
         if not isinstance(config.queue, ManifestQueueConfig):
             return await super().open_queue(config, clock, ids, random)
-        where = ObjectStoreConfig(url=config.queue.store)
+        given = {"manifest_path": config.queue.manifest_path, "data_path_prefix": config.queue.data_path_prefix}
         settings = ManifestQueueSettings(
-            object_store_config=where, heartbeat_timeout=HEARTBEAT, done_cleanup_threshold=NEVER
+            object_store_config=ObjectStoreConfig(url=config.queue.store),
+            heartbeat_timeout=HEARTBEAT,
+            done_cleanup_threshold=NEVER,
+            **{name: path for name, path in given.items() if path is not None},
         )
         return ManifestQueue(settings, clock, ids=ids, random=random)
 

@@ -1,5 +1,6 @@
 """Lands data in an Iceberg lakehouse exactly once: pushed, announced by queues, or pulled from databases."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakehead.buffer.blocking import BlockingCollector, BlockingIngestor, BlockingWatcher
@@ -23,12 +24,19 @@ from lakehead.wire.batch import KeyValueEntry
 from lakehead.wire.errors import NewerFormat, Unreadable
 
 if TYPE_CHECKING:
+    from lakehead.agent.agent import Agent
+    from lakehead.agent.blocking_agent import BlockingAgent
     from lakehead.agent.blocking_gateway import BlockingGateway
     from lakehead.agent.gateway_client import Gateway
+    from lakehead.agent.settings import AgentDeps, AgentSettings
 
 __all__ = [
     "AckOutOfOrder",
+    "Agent",
+    "AgentDeps",
+    "AgentSettings",
     "BatchFormat",
+    "BlockingAgent",
     "BlockingCollector",
     "BlockingGateway",
     "BlockingIngestor",
@@ -68,14 +76,19 @@ __all__ = [
 ]
 
 
+_LOADED_LATER = {
+    "Agent": "lakehead.agent.agent",
+    "AgentDeps": "lakehead.agent.settings",
+    "AgentSettings": "lakehead.agent.settings",
+    "BlockingAgent": "lakehead.agent.blocking_agent",
+    "BlockingGateway": "lakehead.agent.blocking_gateway",
+    "Gateway": "lakehead.agent.gateway_client",
+}
+"""What agents and clients of a gateway are made of, by module: HTTP and Arrow would double the time to import."""
+
+
 def __getattr__(name: str) -> Any:
-    """Load the clients of a gateway when they are first asked for: HTTP and Arrow would double the time to import."""
-    if name == "BlockingGateway":
-        from lakehead.agent.blocking_gateway import BlockingGateway  # noqa: PLC0415 - see above
-
-        return BlockingGateway
-    if name == "Gateway":
-        from lakehead.agent.gateway_client import Gateway  # noqa: PLC0415 - see above
-
-        return Gateway
+    """Load an agent or a client of a gateway when it is first asked for."""
+    if (module := _LOADED_LATER.get(name)) is not None:
+        return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

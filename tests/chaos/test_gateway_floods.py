@@ -224,7 +224,8 @@ def test_bodies_that_lie_never_end_or_explode_take_bounded_memory_and_others_are
             await gateway.modest()
         await asyncio.gather(*attacks)
         await gateway.modest()
-        most = 4 * IN_FLIGHT + 2 * THREADS * PAYLOAD + SLACK
+        connections = len(attacks) * PER_CONNECTION  # all are open at once if the machine is busy
+        most = 4 * IN_FLIGHT + 2 * THREADS * PAYLOAD + connections + SLACK
         assert gateway.most_memory() - before < most
         assert await gateway.metric("lakehead_gateway_bytes_in_flight") == 0
 

@@ -29,7 +29,9 @@ FORKS.set_forkserver_preload(
         "tests.chaos.local_store_child",
         "tests.chaos.run_child",
         "tests.support.commands",
+        "tests.faults.agent_faults",
         "tests.faults.gateway_failpoints",
+        "tests.support.agents",
         "tests.support.gateways",
         # What is otherwise imported only when it is used, in each child anew.
         "pyiceberg.catalog.rest",

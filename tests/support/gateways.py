@@ -1,15 +1,12 @@
 """Gateways as processes of their own, and frames to send to them."""
 
 import json
-import os
 import re
-import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import httpx
@@ -18,7 +15,7 @@ import pyarrow as pa
 import lakehead.run.gateway_wiring  # noqa: F401 - loaded before processes are forked
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds, system_random
-from lakehead.run.main import command
+from lakehead.storage.connect import StoreSettings
 from lakehead.storage.open_store import open_store
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
@@ -29,9 +26,7 @@ from lakehead.wire.record_schemas import SAMPLES_V1, FrameKind
 from tests.consumer import aws
 from tests.servers.seaweed import BUCKET, Seaweed
 from tests.support.commands import lakehead_command
-from tests.support.forks import FORKS
-
-START_SECONDS = 60.0
+from tests.support.serving import ServingProcess
 
 
 def sample_frame(identity: BatchIdentity, value: float = 1.0) -> bytes:
@@ -54,17 +49,24 @@ def gateway_config(folder: Path, store: str, **more: Any) -> Path:
 
 
 class GatewayAuthority:
-    """An acceptance authority on an S3 server, and the token of the agent `agent`."""
+    """An acceptance authority on an S3 server or in a folder, and the token of the agent `agent`."""
 
-    def __init__(self, folder: Path, seaweed: Seaweed, **config: Any) -> None:
+    def __init__(self, folder: Path, seaweed: Seaweed | None, **config: Any) -> None:
         """`config` is that of its gateways."""
         self.folder = folder
-        self.env, self.url = aws(seaweed), f"s3://{BUCKET}/{uuid4().hex}"
-        self._settings = seaweed.settings()
+        if seaweed is None:
+            (folder / "store").mkdir()
+            self.env, self.url, self._settings = {}, (folder / "store").as_uri(), StoreSettings()
+        else:
+            self.env, self.url, self._settings = aws(seaweed), f"s3://{BUCKET}/{uuid4().hex}", seaweed.settings()
         self.config = gateway_config(folder, self.url)  # commands have the time that they need
         self._command("init", self.config)
-        self.token = self._command("token", "add", self.config, "--agent", "agent")
+        self.token = self.add_token("agent")
         self.config = gateway_config(folder, self.url, **config)
+
+    def add_token(self, agent: str) -> str:
+        """A new token for an agent."""
+        return self._command("token", "add", self.config, "--agent", agent)
 
     def _command(self, *words: str | Path) -> str:
         """What `lakehead gateway` with these words prints."""
@@ -104,63 +106,16 @@ async def accepted_manifest(store: Store, identity: BatchIdentity) -> IdentityMa
 
 
 @dataclass
-class GatewayProcess:
+class GatewayProcess(ServingProcess):
     """A gateway that was started, and may be killed."""
 
-    config: Path
-    env: Mapping[str, str]
-    log: Path
+    words: ClassVar = ("gateway",)
     ingest: str = ""
     private: str = ""
-    before: Callable[[], None] | None = None
-    """Called in the process before the command runs; a function of a module, or a `partial` of one."""
 
-    _process: Any = field(default=None, repr=False)
-
-    def start(self) -> "GatewayProcess":
-        """Start it, and wait until it says where it listens."""
-        self.log.unlink(missing_ok=True)
-        self._process = FORKS.Process(
-            target=_run, args=(self.config, dict(self.env), self.log, self.before), daemon=True
-        )
-        self._process.start()
-        ends = time.monotonic() + START_SECONDS
-        while not (found := re.findall(r"http://127\.0\.0\.1:\d+", self._said())) or len(found) < 2:
-            assert self._process.is_alive(), self._said()
-            assert time.monotonic() < ends, self._said()
-            time.sleep(0.02)
-        self.ingest, self.private = found
-        return self
-
-    @property
-    def pid(self) -> int:
-        pid: int = self._process.pid
-        return pid
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-    def wait(self) -> int | None:
-        """Wait until it has ended by itself. Returns its exit code."""
-        self._process.join(START_SECONDS)
-        code: int | None = self._process.exitcode
-        return code
-
-    def terminate(self) -> int | None:
-        """Stop it as an operator does. Returns its exit code."""
-        self._process.terminate()
-        return self.wait()
-
-    def _said(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
-
-
-def _run(config: Path, env: Mapping[str, str], log: Path, before: Callable[[], None] | None) -> None:
-    for number in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    os.environ.update(env)
-    if before is not None:
-        before()
-    sys.argv = ["lakehead", "gateway", str(config)]
-    command()
+    def is_listening(self, said: str) -> bool:
+        found = re.findall(r"http://127\.0\.0\.1:\d+", said)
+        if len(found) < 2:
+            return False
+        self.ingest, self.private = found[:2]
+        return True

@@ -8,7 +8,6 @@ Time passes only when nothing is ready, and then it jumps to the next timer.
 import asyncio
 from array import array
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from hashlib import blake2b
 from heapq import heappop, heappush
@@ -20,6 +19,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_STEPS = 200_000
+MAX_FINALLY_BLOCKS = 100
 
 
 class Deadlock(Exception):
@@ -69,6 +69,18 @@ class Handle(list[Any]):
     def when(self) -> float:
         """The time at which it becomes ready."""
         return float(self[3])
+
+
+def _close(coroutine: Any) -> None:
+    """End a coroutine that will not go on. Each `finally` block that tries to await something is ended too."""
+    for _ in range(MAX_FINALLY_BLOCKS):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:
+            continue
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - what an abandoned task raises concerns nobody
+            return
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -178,8 +190,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
-                with suppress(Exception):  # it may try to await in a `finally` block
-                    task.get_coro().close()
+                _close(task.get_coro())
 
     def _raise_unretrieved(self) -> None:
         """Raise `Unseen` for an exception that was never retrieved, which asyncio would only log."""

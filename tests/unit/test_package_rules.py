@@ -23,7 +23,11 @@ WITHOUT_A_JVM = {"agent", "gateway", "accept", "buffer", "storage", "wire"}
 def test_these_names_are_public_and_no_others() -> None:
     assert sorted(lakehead.__all__) == [
         "AckOutOfOrder",
+        "Agent",
+        "AgentDeps",
+        "AgentSettings",
         "BatchFormat",
+        "BlockingAgent",
         "BlockingCollector",
         "BlockingGateway",
         "BlockingIngestor",

@@ -47,6 +47,10 @@ class UnexpectedAnswer(BatchInDoubt):
     """Check the URL: something answered that is no gateway, or of another version. Nothing follows from its answer."""
 
 
+class ForeignAuthority(UnexpectedAnswer):
+    """Check the URL: another acceptance authority answered than the one whose receipts count."""
+
+
 class BatchRefused(NotSent):
     """A gateway refused a batch. The same bytes are refused again until something is changed."""
 
@@ -57,6 +61,9 @@ class BatchRefused(NotSent):
 
         self.in_doubt = in_doubt
         """Whether an earlier attempt may have been accepted all the same."""
+
+        self.authority = ""
+        """The acceptance authority that says so of the identity (409, 410, 423); empty for other refusals."""
 
 
 class FrameRefused(BatchRefused, Misconfigured):

@@ -13,6 +13,7 @@ from lakehead.agent.errors import (
     BatchTooLarge,
     BootQuarantined,
     EncodingRefused,
+    ForeignAuthority,
     FrameRefused,
     IdentityConflict,
     TokenRefused,
@@ -42,7 +43,8 @@ _DECIDED: Mapping[tuple[int, str], tuple[type[BatchRefused], str]] = {
     (410, "identity_void"): (VoidBatch, "Send its records again under the next sequence numbers."),
     (423, "identity_quarantined"): (BootQuarantined, "Keep the batch, and send further records under a new boot id."),
 }
-"""Only a gateway can say these, by their codes: records could be doubled or dropped if a proxy's page were believed."""
+"""Only a gateway of the same authority can say these, by their codes: records could be doubled or dropped if a proxy's
+page, or another deployment, were believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class _Error(msgspec.Struct):
 
 class _ErrorBody(msgspec.Struct):
     error: _Error
+    authority: str = ""
     submitted_frame_sha256: str = ""
     accepted_frame_sha256: str = ""
     resolution: str | None = None
@@ -107,10 +110,12 @@ def interpret(
         return TryAgain(reason, code not in _NOT_TAKEN, _seconds(answer.retry_after, now_ns))
     if decided := _DECIDED.get((answer.status, code)):
         kind, advice = decided
+        _check_authority(told.authority, batch, authority)
         # A conflict and a void say for certain that this batch was not accepted.
         refused = kind(
             batch, f"{_what(batch)} was refused: {said} {advice}", code=code, in_doubt=in_doubt and answer.status == 423
         )
+        refused.authority = told.authority
         if isinstance(refused, IdentityConflict):
             refused.accepted_frame_sha256 = told.accepted_frame_sha256
             refused.resolution = (told.resolution or "") if told.submitted_frame_sha256 == batch.sha256 else ""
@@ -134,12 +139,7 @@ def _receipt(answer: Answered, batch: FramedBatch, authority: str) -> Receipt:
             batch,
             f"{_what(batch)} was answered 200, but not by a gateway: {_text(answer)} Check the URL of the gateway.",
         ) from None
-    if not told.authority or authority not in ("", told.authority):
-        raise UnexpectedAnswer(
-            batch,
-            f"{_what(batch)} was answered by the authority {_one_line(told.authority)!r}, not by {authority!r}. It is "
-            "accepted in another deployment, if at all: check the URL of the gateway, and what is between.",
-        )
+    _check_authority(told.authority, batch, authority)
     if (identity, told.frame_sha256) != (batch.identity, batch.sha256):
         raise UnexpectedAnswer(
             batch,
@@ -147,6 +147,16 @@ def _receipt(answer: Answered, batch: FramedBatch, authority: str) -> Receipt:
             "what is between here and the gateway.",
         )
     return Receipt(identity, told.duplicate, told.authority, told.frame_sha256, told.accepted_at_unix_ns)
+
+
+def _check_authority(answered: str, batch: FramedBatch, expected: str) -> None:
+    """Raise `ForeignAuthority` for what another deployment says of the batch: it knows nothing of this one's."""
+    if not answered or expected not in ("", answered):
+        raise ForeignAuthority(
+            batch,
+            f"{_what(batch)} was answered by the authority {_one_line(answered)!r}, not by {expected!r}. It is "
+            "accepted in another deployment, if at all: check the URL of the gateway, and what is between.",
+        )
 
 
 def _error_body(answer: Answered) -> _ErrorBody:

@@ -1,7 +1,5 @@
 """A client of a gateway for tests and scripts: it frames records and sends them, and keeps nothing on disk."""
 
-import asyncio
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,7 +10,7 @@ import pyarrow as pa
 
 from lakehead.agent.errors import BatchInDoubt, GatewayUnavailable
 from lakehead.agent.framed_batch import FramedBatch, Receipt
-from lakehead.agent.gateway_answers import Answered, TryAgain, interpret
+from lakehead.agent.gateway_connection import HttpConnection, TlsFiles, checked_token, send_once
 from lakehead.agent.plain_records import KINDS, PlainRecord, RecordKind, record_batch
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured
@@ -21,12 +19,6 @@ from lakehead.retry import TimedBackoff
 from lakehead.wire.batch_identity import BatchIdentity, check_id
 from lakehead.wire.frame import encode_frame
 from lakehead.wire.record_schemas import FrameKind
-
-PATH = "/ingest/v1/batch"
-ANSWER_BYTES = 1 << 20
-"""The most that is read of an answer. A gateway's have less than a thousandth."""
-
-_NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +92,12 @@ class Gateway:
 
         check_id("agent_id", self.agent_id)
         check_id("boot_id", self.boot_id)
-        self._url = _checked_url(url)
-        self._http = httpx.AsyncClient(
-            headers={
-                "Authorization": f"Bearer {_checked_token(token)}",
-                "Content-Type": "application/octet-stream",
-                "Accept-Encoding": "identity",
-            },
-            timeout=self._settings.attempt_seconds,  # of each step: `_attempt` bounds all of them
-            trust_env=False,
+        self._token = checked_token(token)
+        self._connection = HttpConnection(
+            url,
+            attempt_seconds=self._settings.attempt_seconds,
+            tls=TlsFiles(ca_file=self._settings.ca_file),
             transport=self._deps.transport,
-            verify=_tls(self._settings.ca_file) if self._url.scheme == "https" else False,
         )
 
     async def send(self, records: Sequence[PlainRecord] | pa.RecordBatch | pa.Table) -> Receipt:
@@ -147,7 +134,14 @@ class Gateway:
         pauses = self._settings.retry.pauses(self._deps.random, self._deps.clock)
         in_doubt = False
         while True:
-            outcome = await self._attempt(batch, in_doubt=in_doubt)
+            outcome = await send_once(
+                self._connection,
+                batch,
+                token=self._token,
+                in_doubt=in_doubt,
+                clock=self._deps.clock,
+                authority=self.authority,
+            )
             if isinstance(outcome, Receipt):
                 self.authority = outcome.authority
                 return outcome
@@ -159,7 +153,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close the connections. It can be called again."""
-        await self._http.aclose()
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,28 +163,8 @@ class Gateway:
     ) -> None:
         await self.close()
 
-    async def _attempt(self, batch: FramedBatch, *, in_doubt: bool) -> Receipt | TryAgain:
-        try:
-            async with asyncio.timeout(self._settings.attempt_seconds):
-                answer = await self._post(batch)
-        except TimeoutError:
-            return TryAgain(f"No answer within {self._settings.attempt_seconds:g} s.", in_doubt=True)
-        except httpx.TransportError as error:
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return TryAgain(reason, in_doubt=not isinstance(error, _NOTHING_SENT))
-        return interpret(answer, batch, in_doubt=in_doubt, now_ns=self._deps.clock.now_ns(), authority=self.authority)
-
-    async def _post(self, batch: FramedBatch) -> Answered:
-        async with self._http.stream("POST", self._url, content=batch.body) as response:
-            body = b""
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > ANSWER_BYTES:
-                    break
-            return Answered(response.status_code, body, response.headers.get("Retry-After", ""))
-
     def _gave_up(self, batch: FramedBatch, reason: str, *, in_doubt: bool) -> GatewayUnavailable | BatchInDoubt:
-        where = f"The gateway at {self._url.host}:{self._url.port or self._url.scheme}"
+        where = f"The gateway at {self._connection.name}"
         for_long = f"within {self._settings.retry.seconds:g} s"
         if in_doubt:
             return BatchInDoubt(
@@ -207,31 +181,3 @@ def _frame_kind(kind: RecordKind) -> FrameKind:
     if kind not in KINDS:
         raise Misconfigured(f"The kind of records is {kind!r}. It must be one of {', '.join(KINDS)}.")
     return KINDS[kind]
-
-
-def _checked_url(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError, UnicodeError) as error:
-        raise Misconfigured(f"The gateway's URL {url!r} cannot be read ({error}).") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query or parsed.fragment:
-        raise Misconfigured(
-            f"The gateway's URL {parsed.copy_with(userinfo=b'')!s} must be like https://gateway:8443, without a user, "
-            "a query or a fragment."
-        )
-    return parsed.copy_with(path=parsed.path.rstrip("/").removesuffix(PATH) + PATH)
-
-
-def _checked_token(token: str) -> str:
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Misconfigured(
-            "The token is empty, or has characters that no token has. Give it without spaces or quotes."
-        )
-    return token
-
-
-def _tls(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # also ssl.SSLError
-        raise Misconfigured(f"The certificates in {ca_file} cannot be read ({error}). Give a PEM file.") from None

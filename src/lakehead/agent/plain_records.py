@@ -1,13 +1,13 @@
 """Samples and log records as plain Python values, made into Arrow."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from lakehead.agent.errors import BadRecord
+from lakehead.agent.plain_columns import usual_records
+from lakehead.agent.plain_times import shown, unix_ns
 from lakehead.wire.errors import BadFrame
 from lakehead.wire.record_schemas import FrameKind, newest_schema
 
@@ -20,14 +20,13 @@ _DEFAULTS: Mapping[FrameKind, Mapping[str, object]] = {
     FrameKind.SAMPLES: {"labels": (), "type": "unknown"},
     FrameKind.LOGS: {"attributes": (), "resource_attributes": (), "scope_attributes": ()},
 }
+_USUAL_DEFAULTS = {
+    kind: {name: {} if value == () else value for name, value in defaults.items()}
+    for kind, defaults in _DEFAULTS.items()
+}
 _WHOLE_IN_PARTS = frozenset({"scale", "positive_indexes", "negative_indexes"})
 """The fields of a distribution that are whole numbers, or lists of them."""
 
-SHOWN = 80
-"""The most characters of a value that stand in a message."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _SPECIAL_NUMBERS = {"NaN": float("nan"), "Inf": float("inf"), "+Inf": float("inf"), "-Inf": float("-inf")}
 """What JSON has no numbers for, as Prometheus writes it."""
 
@@ -40,6 +39,19 @@ def record_batch(kind: FrameKind, records: Sequence[PlainRecord]) -> pa.RecordBa
     offset, or nanoseconds since the Unix epoch. Labels and attributes are mappings, or pairs. A sample without a type
     has the type `unknown`.
     """
+    newest = newest_schema(kind)
+    batch = usual_records(newest.schema, _IN_TUPLES[kind], _USUAL_DEFAULTS[kind], records)
+    if batch is None:
+        return one_by_one(kind, records)
+    try:
+        newest.check(batch)
+    except BadFrame:
+        return one_by_one(kind, records)  # which finds out which it is
+    return batch
+
+
+def one_by_one(kind: FrameKind, records: Sequence[PlainRecord]) -> pa.RecordBatch:
+    """Return records as `record_batch` does, whatever their forms. Raises `BadRecord` for the first that is wrong."""
     rows = []
     for index, record in enumerate(records):
         try:
@@ -104,43 +116,16 @@ def _as_it_is(name: str, value: object) -> object:
     return value
 
 
-def _unix_ns(name: str, value: object) -> int:
-    """Return a time in nanoseconds since the Unix epoch, which 64 bits can hold."""
-    if not -(2**63) <= (found := _exact_ns(name, value)) < 2**63:
-        raise ValueError(f"{name} is {_shown(value)}. Times are from 1677 to 2262.")
-    return found
-
-
-def _exact_ns(name: str, value: object) -> int:
-    match value:
-        case bool():
-            pass
-        case int():
-            return value
-        case datetime() if value.utcoffset() is not None:
-            return (value - _EPOCH) // timedelta(microseconds=1) * 1_000
-        case str() if found := _ISO.fullmatch(value):
-            date, time, fraction, offset = found.groups()
-            seconds = (datetime.fromisoformat(f"{date}T{time}{offset.upper()}") - _EPOCH) // timedelta(seconds=1)
-            return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
-        case _:
-            pass
-    raise ValueError(
-        f"{name} is {_shown(value)}. Give ISO text with an offset (2026-11-18T09:30:00Z), nanoseconds since the Unix "
-        "epoch, or an aware datetime."
-    )
-
-
 def _text_pairs(name: str, value: object) -> list[tuple[str, str]]:
     """Return labels or attributes in the order that frames have: by the UTF-8 bytes of their names."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, list | tuple) or not all(
         isinstance(each, list | tuple) and len(each) == 2 for each in pairs
     ):
-        raise ValueError(f"{name} is {_shown(value)}. Give a mapping of text to text.")
+        raise ValueError(f"{name} is {shown(value)}. Give a mapping of text to text.")
     for key, text in pairs:
         if not isinstance(key, str) or not isinstance(text, str):
-            raise ValueError(f"{name} has {_shown(key)}: {_shown(text)}. Both must be text.")  # noqa: TRY004 - see `_row`
+            raise ValueError(f"{name} has {shown(key)}: {shown(text)}. Both must be text.")  # noqa: TRY004 - see `_row`
     return sorted(((key, text) for key, text in pairs), key=lambda pair: pair[0].encode())
 
 
@@ -148,7 +133,7 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, str) and value in _SPECIAL_NUMBERS:
         return _SPECIAL_NUMBERS[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {_shown(value)}. Give a number.")  # noqa: TRY004 - see `_row`
+        raise ValueError(f"{name} is {shown(value)}. Give a number.")  # noqa: TRY004 - see `_row`
     try:
         return float(value)
     except OverflowError:
@@ -169,14 +154,8 @@ def _whole_numbers(name: str, value: object) -> object:
     return value
 
 
-def _shown(value: object) -> str:
-    """The beginning of a value, for a message."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
 _FORMS: Mapping[str, Callable[[str, object], object]] = {
-    **dict.fromkeys(("time", "start_time", "observed_time"), _unix_ns),
+    **dict.fromkeys(("time", "start_time", "observed_time"), unix_ns),
     **dict.fromkeys(("labels", "attributes", "resource_attributes", "scope_attributes"), _text_pairs),
     **dict.fromkeys(("severity_number", "flags"), _whole_number),
     "value": _number,

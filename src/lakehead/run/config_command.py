@@ -39,6 +39,8 @@ def check(
     parts = [_counted(len(config.sinks), "sink")]
     if config.gateway:
         parts = [_counted(1, "gateway"), *parts]
+    if config.agent:
+        parts = [_counted(1, "agent"), *parts]
     if config.pipelines:
         parts = [_counted(len(config.pipelines), "pipeline"), *parts]
     if config.tables:

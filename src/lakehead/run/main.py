@@ -10,6 +10,7 @@ import typer
 
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.run import (
+    agent_command,
     config_command,
     conflicts_command,
     consume_command,
@@ -57,6 +58,7 @@ app.command()(run)
 app.command()(demo)
 app.command()(doctor)
 app.command()(send)
+app.add_typer(agent_command.app, name="agent")
 app.add_typer(config_command.app, name="config")
 app.add_typer(conflicts_command.app, name="conflicts")
 app.add_typer(consume_command.app, name="consume")

@@ -38,9 +38,11 @@ class Script(httpx.AsyncBaseTransport):
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.bodies: list[bytes] = []
+        self.tokens: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.bodies.append(await request.aread())
+        self.tokens.append(request.headers["Authorization"].removeprefix("Bearer "))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -66,6 +68,8 @@ def accepted(request: httpx.Request, **changed: object) -> httpx.Response:
 
 def error(status: int, code: str = "", *, retry_after: str = "", **more: str) -> httpx.Response:
     body = {"error": {"code": code, "message": f"Because of {code}."}, **more}
+    if status in (409, 410, 423):
+        body.setdefault("authority", "authority-1")
     return httpx.Response(status, json=body, headers={"Retry-After": retry_after} if retry_after else {})
 
 

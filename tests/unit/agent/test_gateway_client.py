@@ -15,6 +15,7 @@ from lakehead.agent.errors import (
     BatchTooLarge,
     BootQuarantined,
     EncodingRefused,
+    ForeignAuthority,
     FrameRefused,
     GatewayUnavailable,
     IdentityConflict,
@@ -232,6 +233,23 @@ async def test_a_refusal_after_an_unanswered_attempt_says_whether_that_one_may_h
     assert ("may have been accepted" in str(refused.value)) is in_doubt
 
 
+@pytest.mark.parametrize(
+    "code", [(409, "identity_conflict"), (410, "identity_void"), (423, "identity_quarantined")], ids=str
+)
+@pytest.mark.parametrize("authority", ["authority-2", ""])
+@async_test
+async def test_what_another_authority_says_of_an_identity_is_not_believed(
+    code: tuple[int, str], authority: str
+) -> None:
+    """A void of another deployment would double the records, and a decision there would drop them."""
+    foreign = error(*code, authority=authority, resolution="accept_existing")
+    gateway, _, _ = scripted(foreign)
+    gateway.authority = "authority-1"
+
+    with pytest.raises(ForeignAuthority):
+        await gateway.send(RECORDS)
+
+
 @async_test
 async def test_a_decision_about_another_frame_is_not_taken_for_one_about_this() -> None:
     for_another = error(409, "identity_conflict", resolution="accept_existing", submitted_frame_sha256="0" * 64)
@@ -305,7 +323,8 @@ async def test_the_authority_may_be_told_beforehand() -> None:
 
 @async_test
 async def test_what_a_server_says_is_shown_short_and_without_control_characters() -> None:
-    said = {"error": {"code": "identity_conflict", "message": "\x1b[2J\n" + "x" * 100_000}}
+    message = "\x1b[2J\n" + "x" * 100_000
+    said = {"error": {"code": "identity_conflict", "message": message}, "authority": "authority-1"}
     gateway, _, _ = scripted(httpx.Response(409, json=said))
 
     with pytest.raises(IdentityConflict) as refused:
@@ -329,8 +348,8 @@ async def test_a_token_is_sent_nowhere_else() -> None:
         await gateway.send(RECORDS)
 
     assert [url.host for url in seen] == ["gateway"]
-    assert gateway._http.trust_env is False
-    assert gateway._http.follow_redirects is False
+    assert gateway._connection._http.trust_env is False
+    assert gateway._connection._http.follow_redirects is False
 
 
 @pytest.mark.parametrize(

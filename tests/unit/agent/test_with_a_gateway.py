@@ -17,7 +17,8 @@ from lakehead.agent.errors import (
     VoidBatch,
 )
 from lakehead.agent.framed_batch import FramedBatch
-from lakehead.agent.gateway_client import PATH, SendDeps, SendSettings
+from lakehead.agent.gateway_client import SendDeps, SendSettings
+from lakehead.agent.gateway_connection import PATH
 from lakehead.buffer.errors import InvalidCall
 from lakehead.clock import SystemClock
 from lakehead.gateway import ingest_app

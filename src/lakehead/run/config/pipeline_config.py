@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from lakehead.run.config.agent_config import AgentConfig
 from lakehead.run.config.base import ConfigModel, NonEmptyText
 from lakehead.run.config.connections import FileSinkConfig, IcebergSinkConfig, SinkConfig, SourceConfig, SparkConfig
 from lakehead.run.config.consume_config import ConsumeConfig
@@ -44,6 +45,9 @@ class PipelineConfig(ConfigModel):
     )
     gateway: GatewayConfig | None = Field(
         None, description="The gateway that accepts batches of agents over HTTP. Default: none."
+    )
+    agent: AgentConfig | None = Field(
+        None, description="The agent that takes samples and log records of this machine's programs. Default: none."
     )
 
     def source_of(self, table: TableConfig) -> SourceConfig:

@@ -40,8 +40,8 @@ def broken_rules(raw: Raw) -> Iterator[ConfigProblem]:
 
 
 def _missing(raw: Raw) -> Iterator[ConfigProblem]:
-    """What tables need. A file without pipelines and gateway is for tables."""
-    if (raw.get("pipelines") or raw.get("gateway")) and "tables" not in raw:
+    """What tables need. A file without pipelines, gateway and agent is for tables."""
+    if any(raw.get(key) for key in ("pipelines", "gateway", "agent")) and "tables" not in raw:
         return
     yield from (ConfigProblem(key, "is missing.") for key in ("sources", "tables", "runtime") if key not in raw)
     if "runtime" in raw and "raw_root" not in _child(raw, "runtime"):
