@@ -3,19 +3,16 @@
 import asyncio
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from bench.buffer_support import percentile
 from bench.consume_support import CLOCK, Lakehouse, json_rows
 from bench.figures import figure
+from bench.table_watch import TableWatch
 from lakehead.buffer.config import BatchFormat, IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.consume.coordinator import QueueCoordinator
@@ -29,9 +26,7 @@ from lakehead.consume.routes import Route
 from lakehead.consume.settings import PipelineSettings
 from lakehead.consume.shared_state import QueueSharedState
 from lakehead.ids import RandomIds, system_random
-from lakehead.lake.catalog import open_catalog
 from lakehead.lake.dead_letters import DeadLetters
-from lakehead.spark.settings import EMBEDDED, embedded_catalog
 from lakehead.state.model import StoredLanding, StoredPointer
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
@@ -91,7 +86,7 @@ def freshness(lakehouse: Lakehouse) -> None:
         commit_timeout_seconds=1,
     )
     ingested: dict[str, float] = {}
-    watch = _Watch(lakehouse.folder / "lakehouse", "bench.fresh")
+    watch = TableWatch(lakehouse.folder / "lakehouse", "bench.fresh", "key")
 
     async def feed() -> None:
         async with _ingestor(url) as ingestor:
@@ -112,42 +107,6 @@ def freshness(lakehouse: Lakehouse) -> None:
     took = [watch.seen[key] - at for key, at in ingested.items() if int(key) >= 10 * BATCHES_A_SECOND]
     print(f"{len(took)} batches were visible after {percentile(took, 50):.2f} s in the median")
     figure("consume.freshness_p99_seconds", percentile(took, 99), "<=", 5)
-
-
-@dataclass
-class _Watch:
-    """Looks at a table in a thread of its own, and notes when it first sees each key, in seconds."""
-
-    lakehouse: Path
-    table: str
-    seen: dict[str, float] = field(default_factory=dict)
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> None:
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        known: set[str] = set()
-        head = None
-        with closing(open_catalog(EMBEDDED, embedded_catalog(self.lakehouse))) as catalog:
-            while not self._stop.wait(LOOK_SECONDS):
-                if not catalog.table_exists(self.table):
-                    continue
-                table = catalog.load_table(self.table)
-                at, now = table.current_snapshot(), time.perf_counter()
-                if at is None or at.snapshot_id == head:
-                    continue
-                head = at.snapshot_id
-                paths = {task.file.file_path for task in table.scan().plan_files()}
-                for path in paths - known:
-                    keys = pq.read_table(path.removeprefix("file://"), columns=["key"]).column("key").to_pylist()
-                    self.seen.update((key, now) for key in keys if key not in self.seen)
-                known |= paths
 
 
 def memory(folder: Path) -> None:

@@ -9,10 +9,8 @@ import hashlib
 import signal
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 
 import google_crc32c
 import pyarrow as pa
@@ -20,8 +18,9 @@ import zstandard
 
 from bench.buffer_support import percentile
 from bench.gateway_frames import RECORDS, Frames
-from bench.gateway_results import GatewayResults
-from bench.gateway_servers import GatewayBench, Server, Turn, open_bench, store_round_trips
+from bench.gateway_servers import BatchServer, GatewayBench, Turn, open_bench, store_round_trips
+from bench.kept_results import KeptResults
+from bench.server_process import watched_memory
 from lakehead.gateway.frame_decoder import FrameDecoder
 from lakehead.gateway.settings import IngestSettings
 from lakehead.wire.frame import peek_frame
@@ -35,9 +34,9 @@ DECODED = 2_000
 """How often a frame is decoded, each time after the floor: in a gateway neither finds its code in the cache."""
 
 
-def rate(bench: GatewayBench, results: GatewayResults) -> None:
+def rate(bench: GatewayBench, results: KeptResults) -> None:
     """Batches a second over 8 and 64 connections, and how long each takes, of a gateway and a bare server in turns."""
-    servers: dict[str, Server] = {"gateway": bench.gateway(), "bare": bench.bare()}
+    servers: dict[str, BatchServer] = {"gateway": bench.gateway(), "bare": bench.bare()}
     for connections in (8, 64):
         turns: list[dict[str, Turn]] = [
             {
@@ -61,7 +60,7 @@ def rate(bench: GatewayBench, results: GatewayResults) -> None:
     )
 
 
-def latency(bench: GatewayBench, results: GatewayResults) -> None:
+def latency(bench: GatewayBench, results: KeptResults) -> None:
     """How long answers take at half load while the store is 30 ms away."""
     endpoint = bench.far(LATENCY_MS)
     gateway = bench.gateway(endpoint)
@@ -78,7 +77,7 @@ def latency(bench: GatewayBench, results: GatewayResults) -> None:
     results.judge("gateway.p99_over_bound", percentile(found, 99) / (3 * trip + 0.05), "<=", 1)
 
 
-def scaling(bench: GatewayBench, results: GatewayResults) -> None:
+def scaling(bench: GatewayBench, results: KeptResults) -> None:
     """Four gateways against one, with 16 connections each and the store 100 ms away."""
     endpoint = bench.far(SCALING_MS)
     gateways = [bench.gateway(endpoint) for _ in range(4)]
@@ -110,20 +109,20 @@ def _spread(seconds: Sequence[float]) -> str:
 def _cpu(turns: Sequence[Turn]) -> str:
     clients = max(turn.loaded.client_cpu for turn in turns)
     each = statistics.median(turn.cpu_ms for turn in turns)
-    idle = statistics.median(turn.idle for turn in turns)
+    idle = statistics.median(turn.loaded.idle for turn in turns)
     return f"{each:.2f} ms CPU a batch, the clients at {clients:.0%} of a core, the machine {idle:.0%} idle"
 
 
 def _answered_rate(turn: Turn) -> float:
     """Batches a second up to the last answer: what follows takes one queue a round trip more, whoever writes to it."""
-    return turn.loaded.batches / turn.loaded.seconds
+    return turn.loaded.requests / turn.loaded.seconds
 
 
-def memory(bench: GatewayBench, results: GatewayResults) -> None:
+def memory(bench: GatewayBench, results: KeptResults) -> None:
     """How much a gateway holds while it accepts some thousand batches: in the second half, and in the first."""
     gateway = bench.gateway()
     bench.turn([gateway], connections=32, batches=SOAK_BATCHES // 4)
-    with _watched(gateway) as held:
+    with watched_memory(gateway) as held:
         halves = []
         for _ in range(2):
             held.clear()
@@ -135,25 +134,7 @@ def memory(bench: GatewayBench, results: GatewayResults) -> None:
     results.judge("gateway.memory_growth", second / first, "<=", 1.1)
 
 
-@contextmanager
-def _watched(server: Server) -> Iterator[list[float]]:
-    """What the server holds, in MiB, ten times a second."""
-    held, ended = [server.mib()], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.1):
-            held.append(server.mib())
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield held
-    finally:
-        ended.set()
-        watching.join()
-
-
-def decode(_: GatewayBench | None, results: GatewayResults) -> None:
+def decode(_: GatewayBench | None, results: KeptResults) -> None:
     """What a gateway does to a body, beside what cannot be left out: hash, checksum, decompression, IPC."""
     body = b"".join(Frames().frame("agent-00", "boot", 0))
     header, decoder = peek_frame(body), FrameDecoder(IngestSettings())
@@ -193,7 +174,7 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-PARTS: dict[str, Callable[[GatewayBench, GatewayResults], None]] = {
+PARTS: dict[str, Callable[[GatewayBench, KeptResults], None]] = {
     each.__name__: each for each in (rate, latency, scaling, memory)
 }
 
@@ -207,7 +188,11 @@ def main() -> None:
     if unknown := set(wanted) - {*PARTS, "decode"}:
         sys.exit(f"There is no part {unknown.pop()}. Parts: {', '.join([*PARTS, 'decode'])}.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders go, as on Ctrl-C
-    results = GatewayResults()
+    results = KeptResults(
+        "Gateways",
+        "`make bench-gateway`: frames of 1,000 samples with six labels each, SeaweedFS and clients beside it.",
+        ("pyarrow", "obstore", "uvicorn", "uvloop"),
+    )
     for name, measure in PARTS.items():
         if name in wanted:
             with open_bench() as bench:  # servers of one part do not disturb the next

@@ -1,20 +1,23 @@
-"""What the gateway's benchmark found: told at once, and kept in RESULTS.md if that is wanted."""
+"""What a benchmark found: told at once, and kept in RESULTS.md if that is wanted."""
 
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
 from bench.extract_results import KEPT, memory_size, processor
 from bench.figures import figure
 
-USED = ("pyarrow", "obstore", "uvicorn", "uvloop")
 
-
-class GatewayResults:
+class KeptResults:
     """Lines and figures of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, title: str, about: str, used: Sequence[str]) -> None:
+        """`title` and `about` begin the section that is kept; `used` are packages whose versions matter."""
+        self._title = title
+        self._about = about
+        self._used = used
         self._lines: list[str] = []
         self._figures: list[tuple[str, float, str, float]] = []
 
@@ -30,10 +33,10 @@ class GatewayResults:
 
     def keep(self) -> None:
         """Append all of it to RESULTS.md."""
-        used = [f"Python {platform.python_version()}", *(f"{package} {version(package)}" for package in USED)]
+        used = [f"Python {platform.python_version()}", *(f"{package} {version(package)}" for package in self._used)]
         lines = [
-            f"\n# Gateways, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n",
-            "`make bench-gateway`: frames of 1,000 samples with six labels each, SeaweedFS and clients beside it.\n",
+            f"\n# {self._title}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n",
+            f"{self._about}\n",
             f"{processor()}, {os.cpu_count()} cores, {memory_size()}; {', '.join(used)}.\n",
             *(f"- {line}" for line in self._lines),
             "",
