@@ -21,7 +21,6 @@ from lakehead.agent.spool_entry import Spooled
 from lakehead.agent.spool_errors import SpoolFull, SpoolUnusable
 from lakehead.agent.status import AgentStatus, Flushed
 from lakehead.buffer.errors import InvalidCall
-from lakehead.wire.agent_spool_records import DAMAGED
 from lakehead.wire.record_schemas import FrameKind
 from lakehead.wire.request_id import RequestId
 
@@ -176,6 +175,7 @@ class Agent:
             ids=self._deps.ids,
             settings=self.settings.spool,
             run_in_thread=self._deps.run_in_thread,
+            alerts=self.alerts,
         )
 
     def _sending_of(self, spool: Spool) -> Sending:
@@ -191,12 +191,6 @@ class Agent:
         if parked := len(spool.parked()):
             self.alerts.tell(
                 AlertKind.PARKED, f"{parked:,} batches are parked: see `lakehead agent parked list CONFIG`."
-            )
-        if damaged := spool.status().damaged:
-            folder = Path(self.settings.spool_folder) / DAMAGED
-            self.alerts.tell(
-                AlertKind.DAMAGED,
-                f"{damaged:,} files in {folder} are not what was written: look at them, and the disk.",
             )
         if self.settings.authority and spool.authority not in ("", self.settings.authority):
             LOG.warning(

@@ -226,3 +226,17 @@ async def test_an_error_that_nobody_foresaw_is_told_and_the_batch_is_sent_all_th
         [alert] = one.status().alerts
         assert alert.kind is AlertKind.UNEXPECTED_ERROR
         assert "ZeroDivisionError" in alert.text
+
+
+@async_test
+async def test_what_the_spool_finds_damaged_while_the_agent_runs_is_shown_with_its_alerts(tmp_path: Path) -> None:
+    async with agent(tmp_path, Script(DOWN)) as one:
+        await one.add_samples([sample(1)])
+        await one.spool.seal_now()
+        [frame] = (Path(one.settings.spool_folder) / "entries").iterdir()
+        frame.write_bytes(frame.read_bytes()[:-1] + b"?")
+
+        for entry in one.spool.waiting():
+            assert await one.spool.read(entry) is None
+
+        assert AlertKind.DAMAGED in {alert.kind for alert in one.status().alerts}
