@@ -40,9 +40,9 @@ test: $(READY) ## Everything: format, lint, types, import contracts, all tests (
 	$(PYTEST) --durations 15 --maxfail 50  # a broken machine is told in minutes, not when CI's time is over
 
 # Unit tests wait for disks only where that is what they are about: their folders are in memory, if the system has that.
-check: lint types contracts ## The fast part: the same checks, quick unit tests and 60 seeds of every scenario
+check: lint types contracts ## The fast part: the same checks, quick unit tests and 10 seeds of every scenario
 	PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) \
-	  $(BIN)/pytest -q -n $(CORES) tests/unit tests/sim --sim-seeds 60 --hypothesis-profile check -m "not slow"
+	  $(BIN)/pytest -q -n $(CORES) tests/unit tests/sim --sim-seeds 10 --hypothesis-profile check -m "not slow"
 
 HOURS ?= 1
 soak: $(READY) ## Everything at full length, then new seeds and kills until HOURS=1 are over (8 for a night)

@@ -26,7 +26,13 @@ from tests.support.costs import Mechanism
 
 SUITE_SEEDS = 20_000
 ROUND_SEEDS = 2_000
-KILL_LOOPS = ("tests/chaos/test_buffer_crashes.py", "tests/chaos/test_landing_races.py")
+KILL_LOOPS = (
+    "tests/chaos/test_buffer_crashes.py",
+    "tests/chaos/test_landing_races.py",
+    "tests/chaos/test_consume_kills.py",
+    "tests/chaos/test_agents.py",
+    "tests/chaos/test_agent_spool.py",
+)
 RESULTS = Path(__file__).parents[1] / "bench" / "RESULTS.md"
 HEADING = "# Soaks\n\nWhat `make soak` did and found, newest first.\n\n"
 

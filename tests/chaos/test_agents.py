@@ -26,7 +26,7 @@ from tests.support.serving import ServingProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(300, soak=5_400))]
 
 AGENTS, GATEWAYS = 4, 2
-ROUNDS = effort(2, soak=150)
+ROUNDS = effort(4, soak=150)
 """In each, every agent and every gateway is killed once, and stopped once."""
 
 CALLERS = 2

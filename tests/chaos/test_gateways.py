@@ -1,8 +1,9 @@
-"""Two gateways on one S3 server: they race on the same identities, and are killed at random."""
+"""Two gateways on one S3 server: they race on the same identities, also where S3 fails, and are killed at random."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -14,6 +15,8 @@ from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.key_parts import identity_part
+from tests.faults.proxy import Fault, Proxy, served
 from tests.servers.seaweed import Seaweed
 from tests.support.async_tests import run_bounded
 from tests.support.effort import effort
@@ -22,6 +25,10 @@ from tests.support.gateways import GatewayAuthority, GatewayProcess, accepted_ma
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(200, soak=3_000))]
 
 RACES = effort(40, soak=1_000)
+AT_ONCE = 15
+"""Races behind the proxies that are run at once. Below `agent_requests`."""
+
+READ_FAULTS = (None, None, Fault.UNAVAILABLE, Fault.RESET)
 BLOWS = effort(4, soak=60)
 STOPS = effort(2, soak=40)
 BATCHES = 6
@@ -83,6 +90,106 @@ def test_of_two_gateways_that_race_on_an_identity_one_accepts(authority: Authori
 
     for first in range(0, RACES, 20):
         run_bounded(races(first))
+
+
+class FaultyRaces:
+    """Two gateways whose requests to the store go each through a proxy of its own, and what they answered."""
+
+    def __init__(
+        self, authority: GatewayAuthority, proxies: Sequence[Proxy], gateways: Sequence[GatewayProcess]
+    ) -> None:
+        self.authority, self.proxies, self.gateways = authority, proxies, gateways
+        self.random = Random(11)
+        self.accepted: dict[BatchIdentity, IdentityManifest] = {}
+
+    def fail(self, identity: BatchIdentity) -> None:
+        """Each gateway meets faults of its own at the key that decides, when it writes and when it reads."""
+        for proxy in self.proxies:
+            of = f"/{keys.ACCEPTED}/{identity_part(identity)}.json"
+            proxy.script("PUT", [self.random.choice([None, *Fault])], of=of)
+            for method in ("GET", "HEAD"):
+                proxy.script(method, [self.random.choice(READ_FAULTS)], of=of)
+
+    async def race(self, http: httpx.AsyncClient, store: Store, number: int) -> None:
+        identity = BatchIdentity("agent", "faulty", number * 10, number * 10 + 4)
+        frames = sample_frame(identity), sample_frame(identity, 5.0 if number % 2 else 1.0)
+        self.fail(identity)
+        firsts = await asyncio.gather(*(self.sent(http, each, one) for each, one in self.pairs(frames)))
+        for answer, frame in zip(firsts, frames, strict=True):
+            if answer.status_code != 503:
+                check_answer(answer, frame, await manifest_of(store, identity))
+        retries = [await self.until_decided(http, each, one) for each, one in self.pairs(frames)]
+        manifest = self.accepted[identity] = await manifest_of(store, identity)
+        for answer, frame in zip(retries, frames, strict=True):
+            check_answer(answer, frame, manifest)
+            if answer.status_code == 409:
+                assert await store.head(keys.identity_conflict(identity, sha256(frame).hexdigest())) is not None
+        assert sorted(each.status_code for each in retries) == ([200, 409] if number % 2 else [200, 200])
+        news = [each for each in (*firsts, *retries) if each.status_code == 200 and not each.json()["duplicate"]]
+        assert len(news) <= 1, f"{identity} was accepted as the first twice"
+
+    def pairs(self, frames: tuple[bytes, bytes]) -> list[tuple[GatewayProcess, bytes]]:
+        return list(zip(self.gateways, frames, strict=True))
+
+    async def sent(self, http: httpx.AsyncClient, gateway: GatewayProcess, frame: bytes) -> httpx.Response:
+        answer = await self.authority.send(http, gateway, frame)
+        assert answer.status_code in (200, 409, 503), answer.text
+        return answer
+
+    async def until_decided(self, http: httpx.AsyncClient, gateway: GatewayProcess, frame: bytes) -> httpx.Response:
+        while True:
+            answer = await self.sent(http, gateway, frame)
+            if answer.status_code != 503:
+                return answer
+            await asyncio.sleep(0.05)
+
+    async def run(self, numbers: range) -> None:
+        store, places = self.authority.store(), asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int) -> None:
+            async with places:
+                await self.race(http, store, number)
+
+        async with httpx.AsyncClient(timeout=60) as http:
+            await asyncio.gather(*(one(number) for number in numbers))
+        for proxy in self.proxies:
+            await proxy.release()  # writes that come after everybody has been answered
+        for identity, manifest in self.accepted.items():
+            assert await manifest_of(store, identity) == manifest
+        self.accepted.clear()
+
+
+def check_answer(answer: httpx.Response, frame: bytes, manifest: IdentityManifest) -> None:
+    """A 200 and a 409 say what stands at the identity's key."""
+    digest, body = sha256(frame).hexdigest(), answer.json()
+    if answer.status_code == 200:
+        assert body["frame_sha256"] == digest == manifest.frame_sha256
+    else:
+        assert (body["submitted_frame_sha256"], body["accepted_frame_sha256"]) == (digest, manifest.frame_sha256)
+        assert digest != manifest.frame_sha256
+
+
+@pytest.fixture
+def faulty_races(tmp_path: Path, seaweed: Seaweed) -> Iterator[FaultyRaces]:
+    authority = GatewayAuthority(
+        tmp_path, seaweed, ingest={"requests_per_second": None, "accept_seconds": 7.0}, store_seconds=3.0
+    )
+    proxies = [Proxy(seaweed.endpoint, None) for _ in range(2)]
+    with ExitStack() as opened:
+        gateways = []
+        for number, proxy in enumerate(proxies):
+            endpoint = opened.enter_context(served(proxy.handle))
+            gateways.append(authority.gateway(f"gateway-{number}", endpoint=endpoint).start())
+            opened.callback(gateways[-1].kill)
+        yield FaultyRaces(authority, proxies, gateways)
+
+
+def test_of_two_gateways_that_race_one_accepts_though_s3_fails_each_in_its_own_way(faulty_races: FaultyRaces) -> None:
+    for first in range(0, RACES, 40):
+        run_bounded(faulty_races.run(range(first, min(first + 40, RACES))))
+
+    injected = sum((proxy.faults for proxy in faulty_races.proxies), Counter[Fault]())
+    assert set(injected) == set(Fault)
 
 
 class Client:

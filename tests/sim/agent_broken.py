@@ -29,9 +29,9 @@ from lakehead.wire.agent_journal import MAGIC, JournalHead, JournalItem, read_jo
 from lakehead.wire.agent_spool_records import ENTRIES, numbered
 from lakehead.wire.append_log import ITEM_HEAD_BYTES
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.errors import Unreadable
 from lakehead.wire.frame import encode_frame
 from lakehead.wire.request_id import DIGEST_BYTES, RequestId
-from tests.sim.agent_disk import SimulatedSpoolDisk
 from tests.sim.agent_model import AgentParts
 
 Change = Callable[[Spool], None]
@@ -306,20 +306,15 @@ class TakesTheTornTail(SpoolLoading):
 
     async def _recover(self, number: int, name: str) -> LeftOver | None:
         body = await self.sealing.disk.read(name) or b""
-        found = read_journal(body)
+        found = None
+        with suppress(Unreadable):
+            found = read_journal(body)
         if found is not None and found.log.torn_at is not None:
             begin = found.log.torn_at + ITEM_HEAD_BYTES + struct.calcsize("<QIHH")
             digests = body[begin : begin + 2 * DIGEST_BYTES]
             if len(digests) == 2 * DIGEST_BYTES and any(digests):
                 await self.sealing.seen.save([RequestId(digests[:DIGEST_BYTES], digests[DIGEST_BYTES:])])
         return await super()._recover(number, name)
-
-
-class TrustsNamesAtTheStart(SimulatedSpoolDisk):
-    """What a killed process has left is taken as it looks: its names may not be on disk."""
-
-    def flush_names(self) -> None:
-        pass
 
 
 def _writers(into: type[JournalWriter]) -> Change:
@@ -344,5 +339,4 @@ BROKEN_AGENTS: dict[str, AgentParts] = {
     "seals_before_it_saves": with_spool(lambda spool: _turn(spool._sealing, SealsBeforeItSaves)),
     "counts_wall_time": with_spool(lambda spool: _turn(spool._seen, CountsWallTime)),
     "takes_the_torn_tail": with_spool(lambda spool: _turn(spool._loading, TakesTheTornTail)),
-    "trusts_names_at_the_start": AgentParts(disk=TrustsNamesAtTheStart),
 }

@@ -125,11 +125,6 @@ class SimulatedSpoolDisk:
         self._unflushed.clear()
         self._flushed_names = dict(self._names)
 
-    def flush_files(self) -> None:
-        """Flush the content of all files."""
-        for each in self._names.values():
-            each.flushed = len(each.data)
-
     def has(self, folder: str) -> dict[str, bytes]:
         """The files of a folder, as a process sees them."""
         return {name: self._names[name].data for name in sorted(self._names) if _folder(name) == folder}

@@ -56,7 +56,7 @@ class Machine:
     def __post_init__(self) -> None:
         world = self.sim.world
         self.clock = SimulatedClock(world.loop, off_by=world.random.choice([0, 0, -90_000]))
-        self.disk = self.sim.parts.disk(world, at_each_step=self._risk, watch=self._watch)
+        self.disk = SimulatedSpoolDisk(world, at_each_step=self._risk, watch=self._watch)
 
     @property
     def uptime(self) -> float:
@@ -160,7 +160,9 @@ class Machine:
             return
         gateways = self.sim.gateways
         if before.startswith(MAGIC):
-            if after is None and (lost := self.sim.promised.keys() & _in_journal(before) - self.held(name)):
+            # What was damaged may have come again, and its second journal has not been promised.
+            kept = self.held(name) | self.sim.rotten
+            if after is None and (lost := self.sim.promised.keys() & _in_journal(before) - kept):
                 gateways.fail(f"{name} is deleted with {lost}, which were promised")
             return
         if (old := _readable(before)) is None:
@@ -180,7 +182,8 @@ class Machine:
 
     def rot(self) -> None:
         """Flip a bit of a batch that is on disk, while no agent runs."""
-        random, files = self.sim.world.random, self._batches()
+        random = self.sim.world.random
+        files = {name: body for name, body in self._batches().items() if body}
         if self._up_since is not None or not files:
             return
         name = random.choice(list(files))

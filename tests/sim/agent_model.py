@@ -19,7 +19,7 @@ from lakehead.errors import Unavailable
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
 from lakehead.wire.request_id import RequestId
-from tests.sim.agent_disk import NO_DISK_FAULTS, PLENTY, SimulatedSpoolDisk, Step
+from tests.sim.agent_disk import NO_DISK_FAULTS, PLENTY, Step
 from tests.sim.agent_gateways import Gateways, KnownFrame, records
 from tests.sim.agent_machine import Machine
 from tests.support.simulation import Process, World
@@ -57,7 +57,6 @@ class AgentParts:
     """The code that is simulated; shorter versions of it are to be caught."""
 
     agent: type[Agent] = Agent
-    disk: type[SimulatedSpoolDisk] = SimulatedSpoolDisk
 
 
 @dataclass
@@ -132,7 +131,7 @@ class AgentSimulation:
         if other_body:
             assert request is not None
             request, batch = RequestId(request.dedupe_id, bytes(16)), records(sent.kind, -500, 1)
-        must_be_known = sent.is_promised and self.is_known(machine, sent)
+        must_be_known = sent.is_promised and self.is_known(machine, sent) and self.rotten.isdisjoint(sent.numbers)
         try:
             spooled = await agent.append(sent.kind, batch, request)
             told = Told.ON_DISK
@@ -154,7 +153,7 @@ class AgentSimulation:
         sent.is_promised = True
         self.promised.update(dict.fromkeys(sent.numbers, machine))
 
-    async def flush(self, machine: Machine) -> None:
+    def flush(self, machine: Machine) -> None:
         """Ask an agent to send all that it has, and check what it says of it."""
         agent = machine.agent
         if agent is not None and machine.process is not None:
@@ -164,7 +163,8 @@ class AgentSimulation:
         before = {number for number, by in self.promised.items() if by is machine}
         with suppress(Unavailable, InvalidCall):
             flushed = await agent.flush(self.world.random.choice([1, 60]))
-            lost = before - set(self.gateways.accepted) - self._dropped() if flushed.is_accepted else None
+            done = self.rotten.union(self.gateways.accepted, self._dropped())
+            lost = before - done if flushed.is_accepted else None
             if lost:
                 self.gateways.fail(f"{sorted(lost)} are flushed, and not accepted")
 
@@ -219,10 +219,15 @@ class AgentSimulation:
         for machine in self.machines:
             machine.disk.faults, machine.disk.free = NO_DISK_FAULTS, PLENTY
 
-    def undecided(self) -> list[KnownFrame]:
-        """The frames on disk that only an operator can do something about."""
+    def release(self, machine: Machine) -> None:
+        """Let an operator release the boots of an agent from quarantine."""
+        quarantined = self.gateways.quarantined
+        quarantined -= {boot for boot in quarantined if boot[0] == machine.name}
+
+    def undecided(self, *machines: Machine) -> list[KnownFrame]:
+        """The frames on the disks of machines that only an operator can do something about."""
         store, quarantined = self.gateways.store, self.gateways.quarantined
-        frames = [frame for machine in self.machines for frame in machine.frames().values()]
+        frames = [frame for machine in machines for frame in machine.frames().values()]
         conflicts = {each.sha256 for each in self.gateways.conflicts_of(frame.submission for frame in frames)}
         return [
             frame
@@ -236,7 +241,7 @@ class AgentSimulation:
 
     def left(self) -> list[str]:
         """What is on disk, and could be sent."""
-        waiting = {frame.submission.sha256 for frame in self.undecided()}
+        waiting = {frame.submission.sha256 for frame in self.undecided(*self.machines)}
         found: list[str] = []
         for machine in self.machines:
             frames = machine.frames()
@@ -246,7 +251,7 @@ class AgentSimulation:
 
     def check_end(self) -> None:
         """All that was promised is accepted, or waits for an operator, or was dropped by one."""
-        waiting = {number for frame in self.undecided() for number in frame.numbers}
+        waiting = {number for frame in self.undecided(*self.machines) for number in frame.numbers}
         lost = set(self.promised) - set(self.gateways.accepted) - waiting - self._dropped()
         if lost - self.rotten:
             self.gateways.fail(f"the records {sorted(lost - self.rotten)} were promised, and are nowhere")

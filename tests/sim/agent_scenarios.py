@@ -32,7 +32,8 @@ async def _send(sim: AgentSimulation, machine: Machine, sent: Sent) -> None:
         await world.clock.sleep(world.random.choice([0, 0.5, 3, 20, 100]))
         if not sim.is_known(machine, sent):
             return
-        if sent.is_promised and world.random.random() < 0.1:
+        # A damaged journal has forgotten its keys.
+        if sent.is_promised and sim.rotten.isdisjoint(sent.numbers) and world.random.random() < 0.1:
             await sim.submit(machine, sent, other_body=True)
         await _until_answered(sim, machine, sent)
 
@@ -65,14 +66,15 @@ async def _disturb(sim: AgentSimulation, blows: int) -> None:
     for _ in range(blows):
         await world.clock.sleep(random.expovariate(0.5))
         machine = random.choice(sim.machines)
-        match random.randrange(10):
+        match random.randrange(12):
             case 0 | 1:
                 machine.die(power=random.random() < 0.5)
             case 2:
                 machine.stop()
             case 3:
-                if machine.process is not None:
-                    machine.process.pause(random.choice([0.3, 3, 20]))
+                processes = [machine.process, *(process for process, _ in sim.gateways.running)]
+                if (paused := random.choice(processes)) is not None:
+                    paused.pause(random.choice([0.3, 3, 20]))
             case 4:
                 machine.clock.jump(random.choice([-1, 1]) * random.choice([60, 7_200, 10**6]))
             case 5:
@@ -83,6 +85,11 @@ async def _disturb(sim: AgentSimulation, blows: int) -> None:
                 _for_a_while(world, machine.disk, "free", value=random.randrange(4_000), after=PLENTY)
             case 8:
                 sim.gateways.refused_numbers.add(random.randrange(8))
+            case 9:
+                machine.die(power=random.random() < 0.5)
+                machine.rot()
+            case 10:
+                sim.flush(machine)
             case _:
                 if sim.sent:
                     identity = random.choice(list(sim.sent))
@@ -101,7 +108,10 @@ async def _end(sim: AgentSimulation, senders: Sequence[Process]) -> None:
     sim.become_calm()
     for machine in sim.machines:
         machine.die(power=True)
+    operator = world.process("operator of full spools")
+    operator.spawn(_decide_where_spools_are_full(sim))
     await world.until(*senders, at_most=DRAINED_WITHIN)
+    operator.crash()
     if decides:
         sim.gateways.quarantined.clear()
     for machine in sim.machines:
@@ -112,13 +122,25 @@ async def _end(sim: AgentSimulation, senders: Sequence[Process]) -> None:
         if world.clock.monotonic() > ends:
             sim.gateways.fail(f"{left} were not sent within {DRAINED_WITHIN:g} s")
         if decides:
-            for frame in sim.undecided():
+            for frame in sim.undecided(*sim.machines):
                 sim.decide_later(frame)
         await world.clock.sleep(LOOKS_EVERY)
     await world.clock.sleep(LOOKS_EVERY)  # what was removed is known to be
     if world.failure is not None:
         raise world.failure
     sim.check_end()
+
+
+async def _decide_where_spools_are_full(sim: AgentSimulation) -> None:
+    """A spool that is full of batches which gateways refuse takes nothing, and tells an operator so."""
+    while True:
+        await sim.world.clock.sleep(LOOKS_EVERY)
+        for machine in sim.machines:
+            refused = sim.undecided(machine)
+            if len(refused) >= machine.settings.spool_entries:
+                sim.release(machine)
+                for frame in refused:
+                    sim.decide_later(frame)
 
 
 def agents(parts: AgentParts = AgentParts(), *, faults: Faults = ROUGH) -> Scenario:  # noqa: B008 - frozen

@@ -213,6 +213,11 @@ class ModelShared:
 
     async def prune(self, _table: str) -> int | None:
         await self.wire.delay()
+        pauses = self.database[0].pauses
+        for owner in [owner for owner, until in pauses.items() if until <= self.time]:
+            del pauses[owner]
+        if pauses:
+            return 0
         before = self.time - self.window
         old = [unit for unit, row in self.rows.items() if self._is_old(row, before)]
         for unit in old:

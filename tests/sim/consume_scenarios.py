@@ -106,6 +106,7 @@ class Pipelines:
     database: list[Database] = field(default_factory=lambda: [Database()])
     running: list[tuple[Process, QueueCoordinator]] = field(default_factory=list)
     started: int = 0
+    kind: str = "pipeline"
 
     @property
     def lease(self) -> float:
@@ -131,7 +132,7 @@ class Pipelines:
     def start(self) -> None:
         """Start a pipeline: a new process with a new token."""
         self.started += 1
-        name, variant = f"pipeline {self.started}", self.variant
+        name, variant = f"{self.kind} {self.started}", self.variant
         process = self.world.process(name)
         kind = _AcknowledgesEarly if variant.acknowledges_early else QueueCoordinator
         shared, landings, dead_letters = self.parts(name, process)

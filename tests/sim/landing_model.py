@@ -169,6 +169,8 @@ class Database:
     rows: dict[Unit, Row] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)
     """Numbered records that have landed: kept for good, unlike rows."""
+    pauses: dict[str, float] = field(default_factory=dict)
+    """Until when rows are kept for a backfill."""
 
     def remember(self, snapshot: Snapshot) -> None:
         """Record a landing."""

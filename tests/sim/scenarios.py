@@ -3,12 +3,14 @@
 from lakehead.errors import Misconfigured
 from lakehead.lake.ports import HistoryBroken
 from tests.sim.accept_scenarios import ACCEPT_BROKEN, ACCEPT_SOUND
+from tests.sim.agent_scenarios import AGENT_BROKEN, AGENT_SOUND
 from tests.sim.buffer_cancelled import CANCELLED_SOUND
 from tests.sim.buffer_partitions import PARTITIONS_BROKEN, PARTITIONS_SOUND
 from tests.sim.buffer_pipelines import PIPELINES
 from tests.sim.buffer_prefix import PREFIX_SOUND
 from tests.sim.buffer_quarantine import QUARANTINE_BROKEN, QUARANTINE_SOUND
 from tests.sim.buffer_scenarios import BUFFER_BROKEN, BUFFER_SOUND
+from tests.sim.consume_backfill import BACKFILL_BROKEN, BACKFILL_SOUND
 from tests.sim.consume_overlaps import OVERLAPS_BROKEN, OVERLAPS_SOUND
 from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
@@ -23,6 +25,7 @@ SOUND: dict[str, Scenario] = {
     **LANDING_SOUND,
     **CONSUME_SOUND,
     **TABLES_SOUND,
+    **BACKFILL_SOUND,
     **OVERLAPS_SOUND,
     **BUFFER_SOUND,
     **PIPELINES,
@@ -33,18 +36,21 @@ SOUND: dict[str, Scenario] = {
     **QUEUES_SOUND,
     **ACCEPT_SOUND,
     **SPOOL_SOUND,
+    **AGENT_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
     **LANDING_BROKEN,
     **CONSUME_BROKEN,
     **TABLES_BROKEN,
+    **BACKFILL_BROKEN,
     **OVERLAPS_BROKEN,
     **BUFFER_BROKEN,
     **PARTITIONS_BROKEN,
     **QUARANTINE_BROKEN,
     **ACCEPT_BROKEN,
     **SPOOL_BROKEN,
+    **AGENT_BROKEN,
 }
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 

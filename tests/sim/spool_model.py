@@ -296,7 +296,7 @@ class SpoolSimulation:
         try:
             spool = await gateway.opening.open(address="here")
             await self.uploads(gateway, spool).drain()
-            await gateway.opening.close(spool)
+            await gateway.opening.close(spool, by="operator")
         except (Unavailable, OutcomeUnknown) as error:
             self.world.note(f"not drained: {error}")
             return False

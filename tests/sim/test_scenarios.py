@@ -13,6 +13,7 @@ HUNT_WITHIN = 20_000
 
 COSTLY = (
     "consume",
+    "consume_backfill",
     "consume_large_objects",
     "consume_one_large_object",
     "consume_replayed",
@@ -76,6 +77,7 @@ def test_a_sound_scenario_holds_under_every_seed(name: str, seeds: range) -> Non
     assert broken is None, f"make sim SCENARIO={name} SEED={broken}: {simulate(KNOWN[name], broken).failure!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_scenario_that_is_broken_on_purpose_is_caught(name: str) -> None:

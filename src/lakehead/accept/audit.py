@@ -1,17 +1,25 @@
 """The audit trail of one acceptance authority: who did what, written before it is done."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import msgspec
 
+from lakehead.accept.record_file import read_record
 from lakehead.clock import Clock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.retry import Backoff
 from lakehead.storage.port import Store
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.audit_records import AuditEntry, AuditValues
+from lakehead.wire.errors import Unreadable
+from lakehead.wire.utc_hours import UtcHour
 
 _NOT_TOLD = {"schema", "nonce", "token_sha256"}
+AT_ONCE = 16
+"""Entries that are read at the same time."""
 
 
 def audit_values(record: msgspec.Struct) -> AuditValues:
@@ -70,3 +78,38 @@ class AuditTrail:
                 f"stored ({error}). Try again later."
             ) from error
         return entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAuditEntry:
+    """An entry of the trail, as it is stored."""
+
+    key: str
+    at_unix_ns: int
+    entry: AuditEntry | None
+    """None if it cannot be read."""
+
+    problem: str = ""
+    """Why it cannot be read; empty if it can."""
+
+
+async def audit_entries(store: Store, *, since_unix_ns: int = 0) -> AsyncIterator[ListedAuditEntry]:
+    """Yield the entries of a trail from a moment on, in nanoseconds since the Unix epoch, the oldest first.
+
+    Raises `Unavailable`. An entry that is damaged is yielded with its problem.
+    """
+    # No entry has this key: it comes before all of its moment, and after all of the one before.
+    start = f"{keys.AUDIT}/{UtcHour.of(since_unix_ns).path}/{since_unix_ns:020}"
+    async for page in store.list(keys.AUDIT, start_after=start):
+        places = [(each.key, parsed[0]) for each in page if (parsed := keys.parse_audit_entry(each.key))]
+        for first in range(0, len(places), AT_ONCE):
+            for found in await asyncio.gather(*(_listed(store, *each) for each in places[first : first + AT_ONCE])):
+                yield found
+
+
+async def _listed(store: Store, key: str, at_unix_ns: int) -> ListedAuditEntry:
+    try:
+        entry, problem = await read_record(AuditEntry, key, store), f"{key} is gone. Nothing may delete it."
+    except Unreadable as error:
+        entry, problem = None, str(error)
+    return ListedAuditEntry(key=key, at_unix_ns=at_unix_ns, entry=entry, problem="" if entry else problem)

@@ -134,12 +134,18 @@ class Authority:
 
         return await self._file.update(open_it)
 
-    async def close_spool(self, spool_id: str) -> AuthorityRecord:
+    async def close_spool(self, spool_id: str, *, by: str) -> AuthorityRecord:
         """Record that a spool is empty and accepts nothing more. It is no error if it is not open.
 
-        Only the gateway itself knows that: what a closed spool still held would be neither found nor waited for.
+        Only who has the spool open knows that: what a closed one still held would be neither found nor waited for.
         """
+        before = await self.read()
+        if all(each.spool_id != spool_id for each in before.open_spools):
+            return before
+        await self._audit.append("close_spool", by=by, subject=keys.AUTHORITY, because_of=spool_id, before=before)
+        return await self._close_spool(spool_id)
 
+    async def _close_spool(self, spool_id: str) -> AuthorityRecord:
         def close(found: AuthorityRecord | None) -> AuthorityRecord:
             record = self._of_this_place(found)
             left = tuple(each for each in record.open_spools if each.spool_id != spool_id)
@@ -158,7 +164,7 @@ class Authority:
             names = ", ".join(f"{each.spool_id} of {each.collector_id}" for each in record.open_spools[:10]) or "none"
             raise NoSuchSpool(f"No spool {spool_id[:80]!r} is open. Correct the id: open are {names}.")
         await self._audit.append("give_up_spool", by=by, subject=keys.AUTHORITY, because_of=spool_id, before=record)
-        await self.close_spool(spool_id)
+        await self._close_spool(spool_id)
         return there
 
     async def set_mode(self, mode: AcceptanceMode, *, by: str) -> AuthorityRecord:

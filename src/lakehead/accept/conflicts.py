@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, cast
 
 from lakehead.accept.acceptance import Conflict
@@ -32,6 +33,9 @@ KINDS: tuple[ConflictKind, ...] = ("identity_conflict", "overlap")
 
 AT_ONCE = 16
 """Conflicts that are read at the same time."""
+
+MOST_BYTES = 8 << 20
+"""How large the quarantine manifests of a page are together, at most, unless it has only one."""
 
 
 class NoSuchConflict(Misconfigured):
@@ -101,7 +105,8 @@ class Conflicts:
     ) -> ConflictPage:
         """List conflicts and overlaps in the order of their keys: of an agent or all, of a kind or both.
 
-        `after` is the `next_after` of the page before. Raises `Misconfigured` if it is not, and `Unavailable`.
+        A page has `limit` of them, and fewer if their manifests are large. `after` is the `next_after` of the page
+        before. Raises `Misconfigured` if it is not, and `Unavailable`.
         """
         if limit < 1:
             raise Misconfigured(f"A page of conflicts cannot have {limit}. Ask for 1 or more.")
@@ -111,11 +116,12 @@ class Conflicts:
         for each in KINDS:
             if kind in (None, each):
                 found += await self._places(each, agent_id, after, most=limit + 1 - len(found))
+        shown = _bounded(found[:limit])
         conflicts: list[ListedConflict] = []
-        for start in range(0, min(limit, len(found)), AT_ONCE):
-            some = found[start : min(limit, start + AT_ONCE)]
+        for start in range(0, len(shown), AT_ONCE):
+            some = shown[start : start + AT_ONCE]
             conflicts += [each for each in await asyncio.gather(*map(self._read, some)) if each is not None]
-        return ConflictPage(tuple(conflicts), found[limit - 1].key if len(found) > limit else None)
+        return ConflictPage(tuple(conflicts), shown[-1].key if len(found) > len(shown) else None)
 
     async def show(self, identity: BatchIdentity, submitted_sha256: str) -> ListedConflict:
         """Return one conflict or overlap. Raises `NoSuchConflict` and `Unavailable`."""
@@ -155,7 +161,7 @@ class Conflicts:
         # All adapters' listings are generators; one that is not exhausted would be closed by a task of asyncio.
         async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
             async for page in pages:
-                found += [_Place(each.key, kind, *parsed) for each in page if (parsed := parse(each.key))]
+                found += [_Place(each.key, kind, *parsed, each.size) for each in page if (parsed := parse(each.key))]
                 if len(found) >= most:
                     break
         return found[:most]
@@ -195,6 +201,14 @@ class _Place:
     kind: ConflictKind
     identity: BatchIdentity
     submitted_sha256: str
+    size: int = 0
+    """Of its object, in bytes, as it was listed."""
+
+
+def _bounded(places: Sequence[_Place]) -> Sequence[_Place]:
+    """The first of some places, whose objects are not too large together; at least one, if there is one."""
+    sizes = accumulate(min(each.size, OverlapManifest.MAX_BYTES) for each in places)
+    return places[: max(1, sum(size <= MOST_BYTES for size in sizes))]
 
 
 def _folder(kind: ConflictKind, agent_id: str | None) -> tuple[str, Callable[[str], tuple[BatchIdentity, str] | None]]:

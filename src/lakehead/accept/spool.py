@@ -197,13 +197,7 @@ class Spool:
         `IdentityInSpool` if the batch is here: then it will be accepted, and nothing may be void. Raises `Unavailable`
         and `OutcomeUnknown` if it may not be on disk; repeating it is safe.
         """
-        record = files.SpoolVoid(
-            agent_id=identity.agent_id,
-            boot_id=identity.boot_id,
-            seq_start=identity.seq_start,
-            seq_end=identity.seq_end,
-            voided_at_unix_ns=self.clock.now_ns(),
-        )
+        record = files.SpoolVoid.of(identity, voided_at_unix_ns=self.clock.now_ns())
         async with self._alone(identity):
             if identity in self._batches or identity in self._aside_of:
                 raise IdentityInSpool(f"The spool holds a batch of {identity}: it cannot become void.")

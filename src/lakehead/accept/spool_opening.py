@@ -62,8 +62,8 @@ class SpoolOpening:
         whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
         await self.authority.open_spool(whose.spool_id, collector_id=self.acceptor.collector_id, address=address)
 
-    async def close(self, spool: Spool) -> None:
-        """Record that the spool is empty, and accepts nothing more. The caller no longer uses it.
+    async def close(self, spool: Spool, *, by: str) -> None:
+        """Record that the spool is empty, and accepts nothing more, and who closed it. The caller no longer uses it.
 
         Raises `SpoolNotEmpty`, and as `open` does; repeating it is safe.
         """
@@ -80,7 +80,7 @@ class SpoolOpening:
             raise Unavailable(f"{page[0].key} has landed, and could not be removed from the spool. Try again.")
         record = await self.authority.read()
         whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
-        await self.authority.close_spool(whose.spool_id)
+        await self.authority.close_spool(whose.spool_id, by=by)
 
 
 @dataclass(frozen=True, slots=True)

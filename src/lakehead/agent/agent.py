@@ -99,17 +99,18 @@ class Agent:
         """Wait until all that was given before is accepted or parked, at most so long, and return which it is.
 
         Nothing is sent sooner than without it but for the batch that still collects records. Raises `Unavailable` if
-        the disk does not let that be sealed.
+        the disk does not let that be sealed, or failed so that only the next start can tell what is on it.
         """
         spool, sending = self._parts
         damaged_before = spool.status().damaged
         last = await spool.seal_now()
         try:
             async with asyncio.timeout(timeout_seconds):
-                while any(entry.number <= last for entry in spool.waiting()):
+                while any(entry.number <= last for entry in spool.waiting(limit=1)):  # the oldest: they are in order
                     await spool.wait_for_change()
         except TimeoutError:
             pass
+        spool.check_usable()  # else some of it may be on disk, and wait for the next start
         return Flushed(
             waiting=sum(entry.number <= last for entry in spool.waiting()),
             parked=tuple(each for each in sending.parked.list() if each.number <= last),
@@ -189,9 +190,8 @@ class Agent:
 
     def _tell_what_was_found(self, spool: Spool) -> None:
         if parked := len(spool.parked()):
-            self.alerts.tell(
-                AlertKind.PARKED, f"{parked:,} batches are parked: see `lakehead agent parked list CONFIG`."
-            )
+            are = "1 batch is" if parked == 1 else f"{parked:,} batches are"
+            self.alerts.tell(AlertKind.PARKED, f"{are} parked: see `lakehead agent parked list CONFIG`.")
         if self.settings.authority and spool.authority not in ("", self.settings.authority):
             LOG.warning(
                 "The spool knows the authority %s, and %s is set: receipts of that one count.",

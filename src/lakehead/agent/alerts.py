@@ -15,6 +15,7 @@ class AlertKind(StrEnum):
 
     PARKED = "parked"
     PAUSED = "paused"
+    NO_GATEWAY = "no_gateway"
     DAMAGED = "damaged"
     SPOOL_FULL = "spool_full"
     SPOOL_UNUSABLE = "spool_unusable"
@@ -57,13 +58,18 @@ class Alerts:
         self._log.warning(_LOGGED[kind], text)
 
     def is_over(self, kind: AlertKind) -> None:
-        """Do not show it any more."""
-        self._open.pop(kind, None)
+        """Do not show it any more, and log that it is over if it was so."""
+        if self._open.pop(kind, None) is not None:
+            LOG.info("%s: over.", _named(kind))
 
     def shown(self) -> tuple[Alert, ...]:
         """Return what is so now, or was so at any time if it can never be over."""
         return tuple(self._open.values())
 
 
-_LOGGED = {kind: f"{kind.replace('_', ' ').capitalize()}: %s" for kind in AlertKind}
+def _named(kind: AlertKind) -> str:
+    return kind.replace("_", " ").capitalize()
+
+
+_LOGGED = {kind: f"{_named(kind)}: %s" for kind in AlertKind}
 """One text a kind, by which the log is limited."""

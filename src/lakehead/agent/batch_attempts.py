@@ -155,8 +155,7 @@ class BatchAttempts:
     async def _accepted(self, receipt: Receipt, batch: FramedBatch, gateway: ChosenGateway, begun: float) -> Attempted:
         if not await self._is_ours(receipt.authority, batch, gateway):
             return self._failed(TryAgain("A foreign receipt.", in_doubt=True), gateway, begun, is_to_blame=False)
-        self.gateways.answered(gateway)
-        self.token.worked()
+        self._works(gateway)
         self.counts.accepted += 1
         self.counts.accepted_before += receipt.duplicate
         self.counts.sent_bytes += len(batch.body)
@@ -178,12 +177,12 @@ class BatchAttempts:
             self.gateways.told_to_wait(gateway, again.after_seconds)
         else:
             self.gateways.failed(gateway, again.reason, begun=begun, after_seconds=again.after_seconds)
+            self._tell_if_none_is_left(gateway, again.reason)
         return Attempted(Next.SEND_AGAIN, gateway, reason=again.reason, in_doubt=again.in_doubt)
 
     def _refused(self, refused: BatchRefused, gateway: ChosenGateway, begun: float) -> Attempted:
         if refused.code:
-            self.gateways.answered(gateway)
-            self.token.worked()
+            self._works(gateway)
         else:  # the page of something else: others should not get it too
             self.gateways.failed(gateway, refused.reason, begun=begun)
         match refused:
@@ -196,6 +195,16 @@ class BatchAttempts:
             case _:
                 then = Next.PARK
         return Attempted(then, gateway, refused.code, refused.reason, refused.in_doubt)
+
+    def _works(self, gateway: ChosenGateway) -> None:
+        self.gateways.answered(gateway)
+        self.token.worked()
+        self.alerts.is_over(AlertKind.NO_GATEWAY)
+
+    def _tell_if_none_is_left(self, gateway: ChosenGateway, reason: str) -> None:
+        if self.gateways.seconds_left and not self.token.seconds_left:  # a refused token has an alert of its own
+            last = f"The last one asked, {gateway.connection.name}: {reason}"
+            self.alerts.tell(AlertKind.NO_GATEWAY, f"No gateway takes batches, and they wait on disk. {last}")
 
     def _tell_if_foreign(self, error: UnexpectedAnswer, gateway: ChosenGateway) -> None:
         if isinstance(error, ForeignAuthority):

@@ -61,6 +61,7 @@ class BatchDelivery:
             case Next.FORGET:
                 await self.forget(entry)
             case Next.DROP:
+                LOG.warning("An operator decided at the gateway that this batch is dropped: %s", attempted.reason)
                 self.counts.dropped += 1
                 await self.forget(entry)
             case Next.REQUEUE:
@@ -81,6 +82,8 @@ class BatchDelivery:
         parked = await self.spool.park(entry, why)
         if parked is not None and parked.parked is why:
             self.counts.parked[attempted.code] += 1
+            if parked.folder != "parked":
+                return  # the spool has told that there is no room, which is the worse news
             self.alerts.tell(
                 AlertKind.PARKED,
                 f"{attempted.reason} It is parked as number {entry.number}, and offered again every now and then: see "

@@ -117,6 +117,9 @@ class EntrySender:
                 self._failed(entry, attempted)
             case Next.WAIT:
                 self._wait_by_itself(entry)
+            case Next.REQUEUE if attempted.requeued is not None:
+                # If gateways find every identity void, numbers must not be used up as fast as they answer.
+                self._wait_by_itself(entry).in_doubt = False
             case _:
                 self._failing.pop(entry.number, None)
 

@@ -113,7 +113,10 @@ def interpret(
         _check_authority(told.authority, batch, authority)
         # A conflict and a void say for certain that this batch was not accepted.
         refused = kind(
-            batch, f"{_what(batch)} was refused: {said} {advice}", code=code, in_doubt=in_doubt and answer.status == 423
+            batch,
+            f"{_what(batch)} was refused: {_advised(said, advice)}",
+            code=code,
+            in_doubt=in_doubt and answer.status == 423,
         )
         refused.authority = told.authority
         if isinstance(refused, IdentityConflict):
@@ -123,7 +126,10 @@ def interpret(
     if known := _REFUSED.get(answer.status):
         kind, advice = known
         raise kind(
-            batch, f"{_what(batch)} was refused ({answer.status}): {said} {advice}", code=code, in_doubt=in_doubt
+            batch,
+            f"{_what(batch)} was refused ({answer.status}): {_advised(said, advice)}",
+            code=code,
+            in_doubt=in_doubt,
         )
     raise UnexpectedAnswer(
         batch, f"{_what(batch)} was answered {answer.status}, as no gateway does: {said} Check the URL of the gateway."
@@ -176,6 +182,11 @@ def _one_line(said: str) -> str:
     """The beginning of what a server says, without what a terminal would obey."""
     text = " ".join(said[: 4 * SHOWN].split())[:SHOWN]
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _advised(said: str, advice: str) -> str:
+    """What a gateway said with what to do, which it may have said itself."""
+    return said if said.endswith(advice) else f"{said} {advice}".strip()
 
 
 def _what(batch: FramedBatch) -> str:

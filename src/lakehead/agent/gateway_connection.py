@@ -78,7 +78,7 @@ class HttpConnection:
 
         `attempt_seconds` is how long one attempt may take, from connecting to the last byte of the answer.
         """
-        self._url = _checked_url(url)
+        self._url = checked_url(url)
         self._attempt_seconds = attempt_seconds
         self._http = httpx.AsyncClient(
             headers={"Content-Type": "application/octet-stream", "Accept-Encoding": "identity"},
@@ -128,7 +128,8 @@ def checked_token(token: str) -> str:
     return token
 
 
-def _checked_url(url: str) -> httpx.URL:
+def checked_url(url: str) -> httpx.URL:
+    """Return where batches are posted, by the URL of a gateway. Raises `Misconfigured` if it cannot be one."""
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError, UnicodeError) as error:

@@ -116,27 +116,27 @@ class ParkedBatches:
         pauses = self.backoff.pauses(self.random)
         while left and not self._is_asked and self.delivery.attempts.clock.monotonic() < ends:
             entry = left.popleft()
-            if await self._is_answered(entry):
+            if (unanswered := await self._offer(entry)) is None:
                 self._unanswered.discard(entry.number)
                 pauses = self.backoff.pauses(self.random)
             else:
                 self._unanswered.add(entry.number)
-                left.append(entry)
+                left.append(unanswered)
                 await self._wake_up.sleep(next(pauses))
 
-    async def _is_answered(self, entry: SpoolEntry) -> bool:
-        """Send a batch once, and return whether there was an answer about it, or nothing to be answered."""
+    async def _offer(self, entry: SpoolEntry) -> SpoolEntry | None:
+        """Send a batch once. Returns it as it is now if there was no answer about it; None if there was, or it left."""
         for _ in range(NEW_IDENTITIES):
             await self._until_something_can_be_sent()
             if self.delivery.is_under_way(entry):
-                return True
+                return None
             earlier = Earlier(gateway=self._last_at.get(entry.number), is_to_blame=True)
             attempted = await self.delivery.deliver(entry, earlier)
             self._last_at[entry.number] = attempted.gateway
             if attempted.requeued is None:
-                return attempted.then not in (Next.SEND_AGAIN, Next.WAIT)
+                return entry if attempted.then in (Next.SEND_AGAIN, Next.WAIT) else None
             entry = attempted.requeued
-        return True
+        return None
 
     async def _until_something_can_be_sent(self) -> None:
         attempts = self.delivery.attempts

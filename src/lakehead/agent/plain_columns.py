@@ -140,8 +140,8 @@ class _Keys(NamedTuple):
     @classmethod
     def of(cls, given: tuple[object, ...]) -> "_Keys":
         _require(given, str)
-        keys = sorted(f"{key}" for key in given)  # which is the order of their UTF-8 bytes too
-        encoded = [key.encode() for key in keys]
+        encoded = sorted(key.encode() for key in given if isinstance(key, str))
+        keys = [key.decode() for key in encoded]  # the texts themselves: what is made of them may look different
         match keys:
             case []:
                 texts: Callable[[Mapping[str, str]], Sequence[str]] = _no_texts

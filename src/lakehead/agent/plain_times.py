@@ -24,7 +24,8 @@ def _exact_ns(name: str, value: object) -> int:
         case int():
             return value
         case datetime() if value.utcoffset() is not None:
-            return (value - _EPOCH) // timedelta(microseconds=1) * 1_000
+            nanosecond: int = getattr(value, "nanosecond", 0)  # of pandas, whose times are finer than datetime's
+            return (value - _EPOCH) // timedelta(microseconds=1) * 1_000 + nanosecond
         case str() if found := _ISO.fullmatch(value):
             date, time, fraction, offset = found.groups()
             seconds = (datetime.fromisoformat(f"{date}T{time}{offset.upper()}") - _EPOCH) // timedelta(seconds=1)

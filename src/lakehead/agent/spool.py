@@ -136,6 +136,10 @@ class Spool:
         finally:
             self._reserve.fill_soon()
 
+    def check_usable(self) -> None:
+        """Raise `SpoolUnusable` if the disk failed so that only the next start can tell what is on it."""
+        self._contents.check_usable()
+
     async def seal_now(self) -> int:
         """Fix the batches that collect records, and return when all that was given before is ready to be sent.
 

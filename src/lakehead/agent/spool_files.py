@@ -12,7 +12,7 @@ from pathlib import Path
 from lakehead.agent.spool_errors import SpoolLocked
 from lakehead.errors import DiskFull, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage.local_files import fsync_path
-from lakehead.wire.agent_spool_records import DAMAGED, ENTRIES, PARKED, SEEN
+from lakehead.wire.agent_spool_records import DAMAGED, ENTRIES, PARKED, RESERVE, SEEN, SPOOL
 
 LOCK = "lock"
 DRAFTS = "tmp"
@@ -29,6 +29,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        _check_that_it_may_be_a_spool(folder)
         fsync_path(folder.parent)  # else the whole spool could be gone after the power was lost
         lock = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -149,6 +150,15 @@ def _lock(lock: int, folder: Path) -> None:
         raise Misconfigured(
             f"The spool {folder} cannot be locked ({error.strerror}). Put it on a local disk."
         ) from error
+
+
+def _check_that_it_may_be_a_spool(folder: Path) -> None:
+    """Raise `Misconfigured` if something else is in a folder, as in a gateway's. A whole disk has `lost+found`."""
+    names = {each.name for each in folder.iterdir()}
+    if SPOOL not in names and (foreign := sorted(names - {*FOLDERS, LOCK, RESERVE, "lost+found"})):
+        raise Misconfigured(
+            f"The folder {folder} is not empty, and no spool of an agent: it has {foreign[0]}. Choose a new folder."
+        )
 
 
 def _prepare(folder: Path) -> None:

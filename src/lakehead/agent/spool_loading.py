@@ -65,7 +65,7 @@ class SpoolLoading:
         body = await disk.read(SPOOL)
         if body is None:
             record = AgentSpoolRecord(
-                spool_id=self.ids.uuid(), agent_id=self.agent_id, created_at_unix_ns=self.clock.now_ns()
+                spool_id=self.ids.uuid(), agent_id=self.agent_id, created_at_unix_ns=max(0, self.clock.now_ns())
             )
             await disk.replace(SPOOL, record.encode())
             return record
@@ -108,8 +108,9 @@ class SpoolLoading:
         names = {each.name for each in files}
         for each in files:
             if (number := number_of(each.name)) is None:
-                if each.name.endswith(".json") and each.name.removesuffix(".json") not in names:
-                    await self.sealing.disk.delete(each.name)  # of a batch that has left
+                of_batch = each.name.removesuffix(".json")
+                if number_of(of_batch) is not None and of_batch not in names:
+                    await self.sealing.disk.delete(each.name)  # the note of a batch that has left
                 continue
             start = await self.sealing.disk.read(each.name, most=MAX_HEAD_BYTES) or b""
             if (entry := await self._entry(each, number, start, "parked")) is not None:

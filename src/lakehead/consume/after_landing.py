@@ -14,6 +14,7 @@ import logging
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
+from filecmp import cmp
 from pathlib import Path
 from typing import Literal
 
@@ -153,25 +154,32 @@ def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
     Nothing is overwritten: if another file has its name there, its own gets its ETag at the end. False if the file
     changed before it was moved or while it was copied: then it stays.
     """
-    source, end = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
-    end.parent.mkdir(parents=True, exist_ok=True)
-    if end.exists():
-        end = end.with_name(f"{end.name}.{etag}")
+    source, named = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
+    named.parent.mkdir(parents=True, exist_ok=True)
+    end = named.with_name(f"{named.name}.{etag}") if named.exists() else named
     try:
         source.replace(end)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
+        return _move_to_another_disk(source, named, end, etag)
+    if file_etag(end.stat()) == etag:
+        return True
+    if not source.exists():  # else a third content has come, which replaces this one anyway
+        end.rename(source)
+    return False
+
+
+def _move_to_another_disk(source: Path, named: Path, end: Path, etag: str) -> bool:
+    """Copy a file to `end` and remove it; only remove it if it was copied to `named` or `end` before a crash."""
+    if not any(each.is_file() and cmp(source, each, shallow=False) for each in (named, end)):
         partial = end.with_name(f".{end.name}.part")
         shutil.copy2(source, partial)
         if file_etag(source.stat()) != etag:
             partial.unlink()
             return False
         partial.replace(end)
-        source.unlink()
-        return True
-    if file_etag(end.stat()) == etag:
-        return True
-    if not source.exists():  # else a third content has come, which replaces this one anyway
-        end.rename(source)
-    return False
+    elif file_etag(source.stat()) != etag:
+        return False
+    source.unlink()
+    return True

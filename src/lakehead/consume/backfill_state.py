@@ -1,32 +1,47 @@
 """The shared state as a backfill sees it: what landed long ago counts as landed, though its shards were pruned."""
 
-import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from lakehead.consume.shared_state import Opened, QueueSharedState
+from lakehead.consume.shared_state import Opened, SharedState
 from lakehead.errors import LakeheadError
-from lakehead.lake.landed_units import LandedUnits, PauseLost
+from lakehead.lake.landed_units import PauseLost, RestoredUnits
 from lakehead.state.model import FileOutcome
 
 LOG = logging.getLogger(__name__)
+
+
+class RestoringLedger(Protocol):
+    """Brings landed units back into the state while pruning is paused: `LandedUnits`."""
+
+    async def restore(self, table: str, prefix: str = "") -> RestoredUnits:
+        """Pause pruning, and bring back the landed units that begin with a prefix."""
+        ...
+
+    async def confirm(self, table: str) -> None:
+        """Extend the pause. Raises `PauseLost` if it was over."""
+        ...
+
+    async def release(self, table: str) -> None:
+        """End the pause."""
+        ...
 
 
 class BackfillSharedState:
     """`SharedState` for a listing, which names files again that the state has forgotten.
 
     Before the first units of a table are opened, all landed units below the prefix are brought back from the ledger,
-    and pruning is paused. From then on the shards of units are opened, the pause is confirmed, and only then are units
-    acquired: so none is acquired that has landed. If the pause was lost, `open` raises `PauseLost`, and brings them
-    back once more when it is called again. Pipelines on the same tables go on meanwhile.
+    and pruning is paused. From then on the pause is confirmed after units were acquired, and before anybody is told:
+    so none is ours that has landed. If the pause was lost, `open` gives the units back and raises `PauseLost`, and
+    brings the landed ones back once more when it is called again. Pipelines on the same tables go on meanwhile.
     """
 
-    def __init__(self, shared: QueueSharedState, landed: LandedUnits, token: str, prefix: str) -> None:
-        """`token` is the publish token of `shared`; `prefix` is the beginning of all units that will be opened."""
+    def __init__(self, shared: SharedState, landed: RestoringLedger, prefix: str) -> None:
+        """`prefix` is the beginning of all units that will be opened."""
         self._shared = shared
         self._landed = landed
-        self._token = token
         self._prefix = prefix
         self._restored: set[str] = set()
         """Tables whose landed units are in the state."""
@@ -37,22 +52,21 @@ class BackfillSharedState:
             restored = await self._landed.restore(table, self._prefix)
             LOG.info("Table %s: %d units below %s have landed", table, restored.units, self._prefix)
             self._restored.add(table)
+        opened = await self._shared.open(table, units)
         try:
-            await asyncio.to_thread(self._open_and_confirm, table, units)
+            await self._landed.confirm(table)
         except PauseLost:
             self._restored.discard(table)
+            with suppress(LakeheadError):  # then others wait until the lease expires
+                await self._shared.release(table, opened.ours)
             raise
-        return await self._shared.open(table, units)
-
-    def _open_and_confirm(self, table: str, units: Collection[str]) -> None:
-        self._landed.state.shards.open(table, units, token=self._token)
-        self._landed.confirm(table)
+        return opened
 
     async def close(self) -> None:
         """Let pruning go on. If that fails, the pause ends by time."""
         for table in self._restored:
             with suppress(LakeheadError):
-                await asyncio.to_thread(self._landed.release, table)
+                await self._landed.release(table)
         self._restored.clear()
 
     async def extend(self, table: str, units: Collection[str]) -> set[str]:

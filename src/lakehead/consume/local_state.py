@@ -126,6 +126,10 @@ class QueueLocalState:
         room = min(most - len(held), (most - len(self._units)) // self._most_units, left_bytes // self._largest)
         return room if held else max(room, 1)
 
+    def has_room_for(self, message: Message, *, most: int) -> bool:
+        """Whether a message that was received may be held: it is already, or fewer units are held than `most`."""
+        return message.id in self._messages or len(self._units) < most
+
     @property
     def units(self) -> dict[UnitKey, UnitState]:
         """Every held unit with its state."""

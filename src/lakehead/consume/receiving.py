@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from lakehead.consume.counts import ConsumeCounts
@@ -74,6 +75,9 @@ class Receiving:
             await pipeline.patience.answer(lambda: lookup.look_up(messages))
         fresh: dict[str, list[Work]] = {}
         for message in messages:
+            if not pipeline.local.has_room_for(message, most=pipeline.settings.max_held):
+                pipeline.local.refuse(message, retry_after=timedelta(0))  # those before it announce more than expected
+                continue
             try:
                 works = self.reader(message, pipeline.counts)
             except NotUnderstood as error:

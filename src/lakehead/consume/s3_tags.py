@@ -67,8 +67,13 @@ class S3Tags:
 
         which = {"Bucket": bucket, "Key": key, **({"VersionId": version} if version else {})}
         try:
-            found = self._client.get_object_tagging(**which)["TagSet"]
-            before = {each["Key"]: each["Value"] for each in found}
+            found = self._client.get_object_tagging(**which).get("TagSet")
+            if found is None:  # it may ignore that the request is about tags, and would store them as the object
+                raise Misconfigured(
+                    f"The server does not tell the tags of {bucket}/{key}, so it may not have any. "
+                    "Set after_landing to keep."
+                )
+            before = {each["Key"]: each.get("Value", "") for each in found}
             after = {**before, **self.tags}
             if after == before:
                 return False

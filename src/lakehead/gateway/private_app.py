@@ -10,12 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.accept.spool import Spool
 from lakehead.errors import LakeheadError
 from lakehead.gateway.conflict_routes import ConflictRequests, add_conflict_routes
 from lakehead.gateway.error_codes import ErrorCode
 from lakehead.gateway.http_app import CountedAnswers, documented, new_app
 from lakehead.gateway.metrics import GatewayMetrics
+from lakehead.gateway.overlap_routes import add_overlap_routes
 from lakehead.gateway.ports import ConflictDecisions, ConflictReader, RoleTokens
 from lakehead.gateway.readiness import Readiness
 from lakehead.gateway.roles import require
@@ -45,6 +47,7 @@ class PrivateListener:
     tokens: RoleTokens
     conflicts: ConflictReader
     decisions: ConflictDecisions
+    overlaps: AcceptedOverlaps
     readiness: Readiness
     metrics: GatewayMetrics
     refusals: Mapping[type[LakeheadError], ErrorCode] = field(default_factory=dict)
@@ -96,6 +99,7 @@ def private_app(listener: PrivateListener) -> FastAPI:
     requests = ConflictRequests(listener.conflicts, listener.refusals)
     add_conflict_routes(app, requests, listener.decisions, listener.tokens)
 
+    add_overlap_routes(app, listener.overlaps, listener.tokens)
     if listener.spool is not None:
         add_spool_routes(app, listener.spool, listener.tokens)
 

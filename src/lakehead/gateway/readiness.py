@@ -58,40 +58,49 @@ class Readiness:
         async with self._lock:
             is_fresh = self.clock.monotonic() - self._checked_at < self.settings.cache_seconds
             if self._last is None or not is_fresh:
-                store, reconciler = await self._problem_of_store(), await self._problem_of_reconciler()
-                # Signs of life are in the store: while that is out of reach they say nothing of the reconciler.
-                unknown = {"reconciler"} if store and "store" in self.tolerated else set[str]()
+                store = await self._problem_of_store()
+                is_away = bool(store) and self._can_do_without_store
                 self._last = ReadinessReport(
-                    {"store": store, "reconciler": reconciler}
+                    {"store": store, "reconciler": await self._problem_of_reconciler(is_out_of_sight=is_away)}
                     | {name: _problem_of(copy) for name, copy in self.copies.items()},
-                    self.tolerated | unknown,
+                    self.tolerated | ({"reconciler"} if is_away else set()),
                 )
                 self._checked_at = self.clock.monotonic()
             return self._last
 
+    @property
+    def _can_do_without_store(self) -> bool:
+        return "store" in self.tolerated
+
     async def _problem_of_store(self) -> str:
+        settings = self.settings
+        seconds = settings.tolerated_seconds if self._can_do_without_store else settings.check_seconds
         try:
-            async with asyncio.timeout(self.settings.check_seconds):
-                await self._use_store()
+            async with asyncio.timeout(seconds):
+                await self.store.head(keys.AUTHORITY)
+            seconds = settings.check_seconds
+            async with asyncio.timeout(seconds):
+                await self._probe_now_and_then()
         except TimeoutError:
-            return f"The store did not answer within {self.settings.check_seconds:g} s."
+            return f"The store did not answer within {seconds:g} s."
         except LakeheadError as error:
             return str(error)
         return ""
 
-    async def _use_store(self) -> None:
-        """Read from the store, and probe its preconditions if that was long ago, or failed."""
+    async def _probe_now_and_then(self) -> None:
+        """Probe the store's preconditions if that was long ago, or failed."""
         now = self.clock.monotonic()
         if self._probed_at is not None and now - self._probed_at < self.settings.probe_seconds:
-            await self.store.head(keys.AUTHORITY)
             return
         self._probed_at = None
         await probe(self.store, ids=self.ids)
         self._probed_at = now
 
-    async def _problem_of_reconciler(self) -> str:
+    async def _problem_of_reconciler(self, *, is_out_of_sight: bool) -> str:
         if self.reconciler is None:
             return ""
+        if is_out_of_sight:
+            return "Its signs of life are in the store."
         try:
             async with asyncio.timeout(self.settings.check_seconds):
                 age = await self.reconciler.age_seconds()

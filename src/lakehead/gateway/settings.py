@@ -175,12 +175,16 @@ class ReadinessSettings:
     check_seconds: float = 10.0
     """How long the store may take for a check. After that it counts as out of reach."""
 
+    tolerated_seconds: float = 0.5
+    """The same for a gateway that can do without its store for a while: whoever asks whether it is ready may wait for a
+    second only, and take no answer for a bad one."""
+
     reconciler_seconds: float = 900.0
     """How old the reconciler's last sign of life may be."""
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        _raise_if_any(_not_positive(self, "probe_seconds", "check_seconds", "reconciler_seconds"))
+        _raise_if_any(_not_positive(self, "probe_seconds", "check_seconds", "tolerated_seconds", "reconciler_seconds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

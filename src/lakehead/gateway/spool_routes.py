@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from lakehead.accept.spool import Spool
+from lakehead.accept.spool_voids import NotAudited, SpoolVoids
 from lakehead.accept.spooled_batch import IdentityInSpool, SpooledBatch
 from lakehead.errors import LakeheadError
 from lakehead.gateway.batch_ids import batch_id, parse_batch_id
@@ -105,27 +106,35 @@ def add_spool_routes(app: FastAPI, spool: Spool, tokens: RoleTokens) -> None:
             raise _not_there()
         return Response(found.body, media_type="application/octet-stream")
 
+    _add_void_route(app, spool, tokens)
+
+
+def _add_void_route(app: FastAPI, spool: Spool, tokens: RoleTokens) -> None:
+    admin, voids = require("admin", tokens), SpoolVoids(spool)
+
     @app.post(
         "/v1/spool/voids/{id_text}",
         summary="Accept nothing more under an identity: for garbage collection",
-        dependencies=[require("admin", tokens)],
         responses={200: {"model": VoidedIdentity}, **documented(400, 401, 403, 404, 409, 421, 500, 503)},
         openapi_extra=SECURED,
     )
     async def void(
         id_text: BatchId,
         spool_id: Annotated[str, Query(alias="spool", description="The spool's id, as the authority record has it.")],
+        by: str = admin,
     ) -> Response:
-        """Answer when the void is on disk. 409 if the spool holds the batch: then it must not become void. 421 if this
-        is another spool: an address like 127.0.0.1 is that of many.
+        """Answer when the void is on disk, and the audit trail says who asked for it. 409 if the spool holds the batch:
+        then it must not become void. 421 if this is another spool: an address like 127.0.0.1 is that of many.
         """
         if spool_id != spool.spool_id:
             raise Refusal(ErrorCode.ANOTHER_SPOOL, f"This gateway has the spool {spool.spool_id}. Nothing was done.")
         identity = _parsed(id_text)
         try:
-            await spool.void(identity)
+            await voids.void(identity, by=by)
         except IdentityInSpool as error:
             raise Refusal(ErrorCode.IN_SPOOL, str(error)) from error
+        except NotAudited as error:
+            raise Refusal(ErrorCode.STORE_UNAVAILABLE, str(error), retry_after=5) from error
         except LakeheadError as error:
             raise Refusal(ErrorCode.SPOOL_UNAVAILABLE, str(error), retry_after=5) from error
         return JSONResponse({"id": batch_id(identity)})

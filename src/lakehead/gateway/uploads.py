@@ -222,7 +222,7 @@ class Uploads:
             more["resolution"] = resolution
         return Refusal(
             ErrorCode.IDENTITY_CONFLICT,
-            "Another frame was accepted under this identity. Keep this one until an operator has decided.",
+            "Another frame was accepted under this identity. Keep the batch until an operator has decided.",
             more=more,
         )
 

@@ -48,9 +48,9 @@ class RestoredUnits:
 class LandedUnits:
     """Keeps the landed units of tables in the state as long as one owner needs them.
 
-    In this order: `restore`; then, for each part of the listing, open its shards, `confirm`, and acquire what is ready;
-    `release` at the end. What `confirm` has followed was opened while every landed unit had its shard. If the owner
-    dies, its pause of pruning ends by time, and what it restored is pruned like everything else.
+    In this order: `restore`; then, for each part of the listing, open and acquire its shards, `confirm`, and only then
+    use what was acquired; `release` at the end. What `confirm` has followed was opened while every landed unit had its
+    shard. If the owner dies, its pause of pruning ends by time, and what it restored is pruned like everything else.
     """
 
     state: State
@@ -68,8 +68,10 @@ class LandedUnits:
         crash in the middle. Memory is bounded by the largest landings. Raises `PauseLost` if the state was rebuilt
         meanwhile, and `Unreadable` if the ledger lacks a landing.
         """
-        self.state.pruning.pause(table, self.owner, self._until())
-        pointer = self.state.landings.pointer(table)  # not before the pause: what is settled later is not pruned
+        await asyncio.to_thread(self.state.pruning.pause, table, self.owner, self._until())
+        pointer = await asyncio.to_thread(
+            self.state.landings.pointer, table
+        )  # not before the pause: what is settled later is not pruned
         waiting: list[_Recorded] = []
         landings = units = 0
         async for snapshot, recorded in self._chain(table, pointer.last_landing if pointer else None):
@@ -78,21 +80,21 @@ class LandedUnits:
                 landings, units = landings + bool(names), units + len(names)
                 for some in chunks(names):
                     if sum(len(each.units) for each, _ in waiting) + len(some) > CHUNK:
-                        self._write(table, waiting)
+                        await asyncio.to_thread(self._write, table, waiting)
                         waiting = []
                     waiting.append((replace(landing, units=tuple(some)), recorded))
         if waiting:
-            self._write(table, waiting)
+            await asyncio.to_thread(self._write, table, waiting)
         return RestoredUnits(landings, units)
 
-    def confirm(self, table: str) -> None:
+    async def confirm(self, table: str) -> None:
         """Extend the pause of pruning. Raises `PauseLost` if it was over: what was opened since must not be landed."""
-        if not self.state.pruning.extend_pause(table, self.owner, self._until()):
+        if not await asyncio.to_thread(self.state.pruning.extend_pause, table, self.owner, self._until()):
             raise _lost(table)
 
-    def release(self, table: str) -> None:
+    async def release(self, table: str) -> None:
         """End the pause: the restored shards are pruned with the next ones."""
-        self.state.pruning.end_pause(table, self.owner)
+        await asyncio.to_thread(self.state.pruning.end_pause, table, self.owner)
 
     def _write(self, table: str, recorded: Sequence[_Recorded]) -> None:
         """Restore some units. Few at a time: a long transaction would block settling."""

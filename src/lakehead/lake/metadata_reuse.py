@@ -3,8 +3,11 @@
 A metadata file never changes and has a name of its own. So if a catalog in SQL still names the file that was read or
 written last, its content is known; PyIceberg reads it three times for each landing. And metadata is frozen, so what a
 commit does not change is shared with the metadata before; PyIceberg copies all of it, which takes longer than the rest.
+A thousand snapshots take 5 MB of memory, so that of a few tables is kept.
 """
 
+from collections import OrderedDict
+from threading import Lock
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -25,21 +28,48 @@ from pyiceberg.typedef import Identifier
 Requirements = tuple[TableRequirement, ...]
 Updates = tuple[TableUpdate, ...]
 
+KEPT_TABLES = 16
+"""Tables of a catalog whose metadata is kept: those used last."""
+
+
+class _NewestMetadata:
+    """The newest metadata that was seen of the tables used last: by namespace and name, with its file. For threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[str, TableMetadata]] = OrderedDict()
+        self._lock = Lock()
+
+    def at(self, namespace: str, name: str, location: str | None) -> TableMetadata | None:
+        """Return what is in a table's metadata file, if that is known."""
+        with self._lock:
+            known_location, metadata = self._known.get((namespace, name), (None, None))
+            if metadata is None or known_location != location:
+                return None
+            self._known.move_to_end((namespace, name))
+            return metadata
+
+    def keep(self, namespace: str, name: str, location: str, metadata: TableMetadata) -> None:
+        """Keep what is in a table's metadata file, and forget the table that was not used for longest."""
+        with self._lock:
+            self._known[namespace, name] = location, metadata
+            self._known.move_to_end((namespace, name))
+            if len(self._known) > KEPT_TABLES:
+                self._known.popitem(last=False)
+
 
 def reuse_metadata(catalog: Catalog) -> None:
-    """Make a catalog in SQL keep the newest metadata that it has seen of each table. Other catalogs are not changed."""
+    """Make a catalog in SQL keep the newest metadata that it has seen of tables. Other catalogs are not changed."""
     if not isinstance(catalog, SqlCatalog):
         return
     convert, commit, stage = catalog._convert_orm_to_iceberg, catalog.commit_table, catalog._update_and_stage_table  # noqa: SLF001 - the only places where metadata is read, and made
-    newest: dict[tuple[str, str], tuple[str, TableMetadata]] = {}
-    """By namespace and name: the metadata file, and what is in it."""
+    newest = _NewestMetadata()
 
     def converted(row: IcebergTables) -> Iceberg:
-        key = row.table_namespace, row.table_name
-        location, metadata = newest.get(key, ("", None))
-        if metadata is None or location != row.metadata_location:
+        location = row.metadata_location
+        metadata = newest.at(row.table_namespace, row.table_name, location)
+        if metadata is None or location is None:
             table = convert(row)
-            newest[key] = table.metadata_location, table.metadata
+            newest.keep(row.table_namespace, row.table_name, table.metadata_location, table.metadata)
             return table
         return Iceberg(
             identifier=(*Catalog.identifier_to_tuple(row.table_namespace), row.table_name),
@@ -52,7 +82,7 @@ def reuse_metadata(catalog: Catalog) -> None:
     def committed(table: Iceberg, requirements: Requirements, updates: Updates) -> CommitTableResponse:
         response = commit(table, requirements, updates)
         *namespace, name = table.name()
-        newest[Catalog.namespace_to_string(tuple(namespace)), name] = response.metadata_location, response.metadata
+        newest.keep(Catalog.namespace_to_string(tuple(namespace)), name, response.metadata_location, response.metadata)
         return response
 
     def staged(

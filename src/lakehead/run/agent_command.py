@@ -9,6 +9,7 @@ import typer
 from lakehead.errors import Misconfigured
 from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.log_output import log_to_stderr
 from lakehead.run.observe.event_text import counted
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import duration, print_json, print_table, printable
@@ -29,9 +30,12 @@ Numbers: TypeAlias = Annotated[
 app = typer.Typer(
     cls=ConfigOrCommand,
     no_args_is_help=True,
-    help="Deliver samples and log records of this machine to gateways: `lakehead agent CONFIG` runs an agent.",
+    help="Deliver samples and log records of this machine to gateways: `lakehead agent CONFIG` runs an agent.\n\n"
+    "Example: lakehead agent conf/agent.toml",
 )
-parked_app = typer.Typer(no_args_is_help=True, help="List and drop batches that gateways refused, or are conflicts.")
+parked_app = typer.Typer(
+    no_args_is_help=True, help="List, retry and drop batches that gateways refused or that are conflicts."
+)
 app.add_typer(parked_app, name="parked")
 
 
@@ -90,7 +94,8 @@ def run(file: ConfigFile) -> None:
         with stop_signals(ended_by):
             await wiring.serve(stop, ready)
 
-    uvloop.run(serve())
+    with log_to_stderr():
+        uvloop.run(serve())
 
 
 @app.command()
@@ -125,6 +130,18 @@ def list_parked(file: ConfigFile, *, as_json: AsJson = False) -> None:
         return
     _print_parked(told["parked"])
     typer.echo(f"{_batches(len(told['parked']))} parked")
+
+
+@parked_app.command()
+def retry(file: ConfigFile) -> None:
+    """Offer all parked batches to gateways again now: after a limit was raised or a conflict decided, for example.
+
+    Otherwise it is done every hour, and when the agent starts. The agent must run. What is accepted leaves the list.
+
+    Example: lakehead agent parked retry conf/agent.toml
+    """
+    offered = _control(agent_config(file)).retry()
+    typer.echo(f"{_batches(len(offered))} offered again. See what is left: lakehead agent parked list {file}")
 
 
 @parked_app.command()

@@ -56,6 +56,12 @@ class AgentControl:
         shown = self._ask("GET", f"/v1/parked/{number}")
         return self._ask("DELETE", f"/v1/parked/{number}", {"sha256": shown["frame_sha256"]})
 
+    def retry(self) -> list[dict[str, Any]]:
+        """Let the agent offer all parked batches again now, and return them. Raises what `status` does."""
+        self.status()
+        found: list[dict[str, Any]] = self._ask("POST", "/v1/parked/retry")["parked"]
+        return found
+
     def flush(self, seconds: float) -> dict[str, Any]:
         """Wait until all that was given is accepted or parked, at most so long, and return what became of it."""
         self.status()
@@ -89,6 +95,10 @@ class AgentControl:
                 body = answer.json()
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NoAgentRuns(f"No agent answers at {self._where} ({error}). Start it: lakehead agent CONFIG") from None
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise Misconfigured(
+                f"agent.listener.host is {host!r}, which is no address ({error}). Correct it."
+            ) from None
         except (httpx.TransportError, ValueError) as error:
             raise AgentRefused(f"What listens there did not answer as an agent does ({error!r}).") from None
         if not isinstance(body, dict) or (answer.status_code not in told or "error" in body):

@@ -15,6 +15,7 @@ from lakehead.agent.receive.receiver_settings import ListenerSettings, ReceiverS
 from lakehead.agent.settings import AgentDeps, AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
 from lakehead.clock import Clock, SystemClock
+from lakehead.errors import Misconfigured
 from lakehead.run.config.agent_config import AgentConfig
 
 
@@ -54,7 +55,12 @@ class AgentWiring:
 
     def agent(self) -> Agent:
         """Return the agent. Raises `Misconfigured`, also if there is no token: better now than when records wait."""
-        self.config.token.resolve(self.environment)
+        try:
+            self.config.token.resolve(self.environment)
+        except Misconfigured as error:
+            raise Misconfigured(
+                f"{error} Make one at the gateway: lakehead gateway token add CONFIG --agent {self.config.agent_id}"
+            ) from None
         return Agent(
             self.agent_settings(),
             AgentDeps(token=partial(self.config.token.resolve, self.environment), clock=self.clock),
@@ -96,7 +102,7 @@ class AgentWiring:
         """Whose requests are taken."""
         config = self.config.listener
         return ReceiverSettings(
-            hosts=config.hosts,
+            hosts=(config.host, *config.hosts),
             origins=config.origins,
             body_bytes=config.body_bytes,
             bytes_in_flight=config.bytes_in_flight,

@@ -13,7 +13,9 @@ from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table
 
 if TYPE_CHECKING:
+    from lakehead.accept.accepted_overlaps import AcceptedOverlaps
     from lakehead.accept.conflicts import Conflicts, ListedConflict
+    from lakehead.gateway.overlap_routes import ShownOverlap
     from lakehead.wire.batch_identity import BatchIdentity
 
 ConflictId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")]
@@ -49,6 +51,38 @@ def list_conflicts(
     ]
     print_table(("ID", "KIND", "AGENT", "SEQUENCE", "STATE"), rows)
     typer.echo(f"{len(found):,} {'conflict' if len(found) == 1 else 'conflicts'}")
+
+
+@app.command()
+def overlaps(
+    file: ConfigFile,
+    *,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this agent.", show_default="all")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List accepted batches with common sequence numbers, whether their common records are equal or not.
+
+    Records that differ are in quarantine as soon as a pipeline has landed the others, and have an id: see them with
+    show. It lists the keys of all accepted batches, of all agents unless one is given, which may take long.
+
+    Example: lakehead conflicts overlaps conf/gateway.toml --agent web-1
+    """
+    found = asyncio.run(_all_overlaps(open_authority(file).overlaps, agent))
+    if as_json:
+        print_json({"overlaps": [each.model_dump() for each in found]})
+        return
+    rows = [
+        (
+            each.agent_id,
+            each.boot_id,
+            *(f"{batch.seq_start}-{batch.seq_end}" for batch in each.batches),
+            f"{each.common[0]}-{each.common[1]}",
+            " ".join(batch.conflict_id for batch in each.batches if batch.conflict_id) or "no difference is known",
+        )
+        for each in found
+    ]
+    print_table(("AGENT", "BOOT", "BATCH", "AND", "COMMON", "CONFLICT"), rows)
+    typer.echo(f"{len(found):,} {'overlap' if len(found) == 1 else 'overlaps'}")
 
 
 @app.command()
@@ -100,6 +134,18 @@ async def _all(conflicts: "Conflicts", agent: str | None) -> Sequence["ListedCon
     while True:
         page = await conflicts.list(agent_id=agent, after=after, limit=1_000)
         found += page.conflicts
+        if page.next_after is None:
+            return found
+        after = page.next_after
+
+
+async def _all_overlaps(overlaps: "AcceptedOverlaps", agent: str | None) -> Sequence["ShownOverlap"]:
+    from lakehead.gateway.overlap_routes import ShownOverlap  # noqa: PLC0415 - slow to load
+
+    found, after = list["ShownOverlap"](), ""
+    while True:
+        page = await overlaps.list(agent_id=agent, after=after, limit=1_000)
+        found += map(ShownOverlap.of, page.overlaps)
         if page.next_after is None:
             return found
         after = page.next_after

@@ -187,7 +187,7 @@ class ConsumeWiring(Wiring):
         if backfill is not None:
             landed = LandedUnits(state=deps.state, ledger=self.open_ledger(), owner=owner)
             shared = BackfillSharedState(
-                QueueSharedState(deps.state, owner, settings), landed, owner, unit_prefix(folder_url(backfill.url))
+                QueueSharedState(deps.state, owner, settings), landed, unit_prefix(folder_url(backfill.url))
             )
             opened.push_async_callback(shared.close)
             reader = replace(reader, format=MessageFormat.LISTED)

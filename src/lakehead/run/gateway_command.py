@@ -2,19 +2,23 @@
 
 import asyncio
 import getpass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import msgspec
 import typer
 
 from lakehead.errors import Misconfigured
 from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.log_output import log_to_stderr
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table, utc_time
 from lakehead.wire.authority_records import AcceptanceMode, Role
 
 if TYPE_CHECKING:
+    from lakehead.accept.audit import ListedAuditEntry
     from lakehead.gateway.server import GatewayServer
     from lakehead.run.gateway_wiring import GatewayWiring
 
@@ -96,7 +100,8 @@ def run(file: ConfigFile) -> None:
         with stop_signals(ended_by):
             await wiring.serve(stop, ready)
 
-    uvloop.run(serve())
+    with log_to_stderr():
+        uvloop.run(serve())
 
 
 @app.command()
@@ -151,7 +156,7 @@ def drain(
         return
     from lakehead.run.spool_wiring import drain as drain_spool  # noqa: PLC0415 - slow to load
 
-    landed = asyncio.run(drain_spool(wiring))
+    landed = asyncio.run(drain_spool(wiring, by=operator()))
     if landed is None:
         typer.echo(f"The gateways of {wiring.config.store} do not use spools: there is nothing to drain.")
     else:
@@ -173,6 +178,58 @@ def set_mode(
     record = asyncio.run(wiring.authority.set_mode(mode, by=operator()))
     typer.echo(f"{wiring.config.store} accepts by {record.mode}, in epoch {record.epoch}.")
     typer.echo(f'Next: set ingest.acceptance = "{record.mode}" for every gateway, and start it again.', err=True)
+
+
+@app.command()
+def audit(
+    file: ConfigFile,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Only what was done within this time: 90m, 12h, 3d.", show_default="all"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who did what to an authority: the audit trail of its operators and gateways, the oldest entry first.
+
+    Each entry is written before the action, so that none is missing; an action may have failed after its entry. JSON
+    also has what the changed record said before, and what it was to say.
+
+    Example: lakehead gateway audit conf/gateway.toml --since 7d
+    """
+    from lakehead.run.table_options import parse_age  # noqa: PLC0415 - slow to load
+
+    age = None if since is None else parse_age(since)
+    found = asyncio.run(_audit_entries(open_authority(file), age))
+    if as_json:
+        print_json({"entries": [_audit_fields(each) for each in found]})
+        return
+    rows = [
+        (utc_time(each.at_unix_ns // 1_000_000), one.by, one.action, one.subject, one.because_of)
+        if (one := each.entry)
+        else (utc_time(each.at_unix_ns // 1_000_000), "", "unreadable", each.key, each.problem)
+        for each in found
+    ]
+    print_table(("TIME", "BY", "ACTION", "SUBJECT", "BECAUSE OF"), rows)
+    typer.echo(f"{len(found):,} {'entry' if len(found) == 1 else 'entries'}")
+
+
+async def _audit_entries(wiring: "GatewayWiring", age: timedelta | None) -> "list[ListedAuditEntry]":
+    from lakehead.accept.audit import audit_entries  # noqa: PLC0415 - slow to load
+
+    since = 0 if age is None else max(0, wiring.clock.now_ns() - age // timedelta(microseconds=1) * 1_000)
+    return [each async for each in audit_entries(wiring.store, since_unix_ns=since)]
+
+
+def _audit_fields(listed: "ListedAuditEntry") -> dict[str, object]:
+    told = {} if listed.entry is None else msgspec.structs.asdict(listed.entry)
+    return {
+        "key": listed.key,
+        "at": utc_time(listed.at_unix_ns // 1_000_000),
+        "at_unix_ns": listed.at_unix_ns,
+        **{name: told.get(name) for name in ("by", "action", "subject", "because_of", "before", "after")},
+        "problem": listed.problem,
+    }
 
 
 @token_app.command()

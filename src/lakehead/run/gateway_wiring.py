@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lakehead.accept.acceptance import Acceptor
+from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.authority import Authority
 from lakehead.accept.authority_watch import AuthorityWatch
@@ -119,6 +120,11 @@ class GatewayWiring:
         """What operators decide about conflicts."""
         return ConflictDecisions(conflicts=self.conflicts, random=self.random)
 
+    @property
+    def overlaps(self) -> AcceptedOverlaps:
+        """The authority's accepted batches with common sequence numbers."""
+        return AcceptedOverlaps(store=self.store)
+
     async def serve(self, stop: asyncio.Event, ready: Callable[[GatewayServer], None]) -> None:
         """Accept batches until `stop` is set; `ready` is called when both listeners listen. If `stop` is set before
         that, the start is given up at once, whatever the store is asked for just then.
@@ -150,7 +156,7 @@ class GatewayWiring:
         tokens, boots = TokenCache(self.store, self.clock), QuarantinedBoots(self.store, self.clock)
         authority = AuthorityWatch(self.authority, record, self.clock)
         await asyncio.gather(tokens.refresh(), boots.refresh(), authority.refresh())
-        metrics, settings = GatewayMetrics(), self._settings()
+        metrics, settings = GatewayMetrics(), self.settings()
         store = MeasuredStore(self.store, metrics.store_seconds, self.clock)
         async with AsyncExitStack() as opened:
             effects = await opened.enter_async_context(self.side_effects())
@@ -197,6 +203,7 @@ class GatewayWiring:
                     tokens=tokens,
                     conflicts=self.conflicts,
                     decisions=self.decisions,
+                    overlaps=self.overlaps,
                     readiness=readiness,
                     metrics=metrics,
                     refusals={
@@ -248,7 +255,7 @@ class GatewayWiring:
         try:
             yield AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
         finally:
-            await _close_queue(ingestor, self._settings().side_effect_seconds)
+            await _close_queue(ingestor, self.settings().side_effect_seconds)
 
     def _ingestor(self) -> Ingestor:
         folder = self.config.queue_path.strip("/")
@@ -264,7 +271,8 @@ class GatewayWiring:
             random=self.random,
         )
 
-    def _settings(self) -> GatewaySettings:
+    def settings(self) -> GatewaySettings:
+        """Return the settings of the gateway's server, as the configuration has them."""
         config, ingest = self.config, self.config.ingest
         return GatewaySettings(
             ingest_listener=self._listener(config.ingest_listener),
@@ -276,11 +284,14 @@ class GatewayWiring:
                 accept_seconds=ingest.accept_seconds,
                 requests_per_second=ingest.requests_per_second,
                 burst=ingest.burst,
+                agent_requests=ingest.agent_requests,
                 requests_in_flight=ingest.requests_in_flight,
                 bytes_in_flight=ingest.bytes_in_flight,
             ),
             metrics_need_token=config.metrics_need_token,
+            unready_seconds=config.unready_seconds,
             stop_seconds=config.stop_seconds,
+            side_effect_seconds=config.side_effect_seconds,
         )
 
     def _listener(self, config: ListenerConfig) -> ListenerSettings:

@@ -76,8 +76,8 @@ async def opened_spool(
             await spool.boots.close()
 
 
-async def drain(wiring: "GatewayWiring") -> int | None:
-    """Land everything that is in the spool, and close it in the authority record.
+async def drain(wiring: "GatewayWiring", *, by: str) -> int | None:
+    """Land everything that is in the spool, and close it in the authority record, which the audit trail tells.
 
     Returns how many batches were landed; None if the mode is another one, so that no spool is open. Raises as
     `opened_spool` does, and `SpoolNotEmpty` if there are files that an operator must look at.
@@ -90,7 +90,7 @@ async def drain(wiring: "GatewayWiring") -> int | None:
         effects = await opened.enter_async_context(wiring.side_effects())
         local = await opened.enter_async_context(opened_spool(wiring, wiring.acceptor(wiring.store), effects))
         await local.uploads.drain()
-        await local.opening.close(local.spool)
+        await local.opening.close(local.spool, by=by)
         return local.uploads.counts.landed
 
 

@@ -28,7 +28,8 @@ class AuditEntry(StoredRecord, frozen=True, kw_only=True, tag_field="schema", ta
     """The key of the object that was to be changed."""
 
     because_of: str = ""
-    """The key of the conflict that was decided about, if it was one."""
+    """Why: the key of the conflict that was decided about, the id of the spool that was meant, or the key of the entry
+    whose outcome this is. Empty if there is nothing of the kind."""
 
     before: AuditValues | None = None
     """What it said shortly before; None if it was not there."""

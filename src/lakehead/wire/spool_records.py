@@ -76,6 +76,17 @@ class SpoolVoid(IdentityRecord, frozen=True, kw_only=True, tag_field="schema", t
 
     voided_at_unix_ns: UnixNs
 
+    @classmethod
+    def of(cls, identity: BatchIdentity, *, voided_at_unix_ns: int) -> "SpoolVoid":
+        """The record for an identity."""
+        return cls(
+            agent_id=identity.agent_id,
+            boot_id=identity.boot_id,
+            seq_start=identity.seq_start,
+            seq_end=identity.seq_end,
+            voided_at_unix_ns=voided_at_unix_ns,
+        )
+
     @property
     def key(self) -> str:
         """Where the record is stored."""

@@ -92,7 +92,7 @@ async def test_a_gateway_without_an_authority_does_not_start_and_creates_none() 
         await authority(store).check("s3_manifest")
     for change in (
         authority(store).open_spool("s1", collector_id="g1"),
-        authority(store).close_spool("s1"),
+        authority(store).close_spool("s1", by="ann"),
         authority(store).set_mode("local_spool", by="ann"),
     ):
         with pytest.raises(NoAuthority):
@@ -149,9 +149,38 @@ async def test_spools_are_opened_and_closed_and_opening_one_again_after_a_crash_
 
     moved = await gateway.open_spool("s1", collector_id="g1", address="http://b")
     assert [each.address for each in moved.open_spools] == ["http://b", ""]
-    left = await gateway.close_spool("s1")
+    left = await gateway.close_spool("s1", by="ann")
     assert [each.spool_id for each in left.open_spools] == ["s2"]
-    assert await gateway.close_spool("s1") == left
+    assert await gateway.close_spool("s1", by="ann") == left
+
+
+@async_test
+async def test_who_has_closed_a_spool_is_in_the_audit_trail_and_without_that_it_stays_open() -> None:
+    store = ScriptedStore()
+    await authority(store).init("local_spool")
+    await authority(store).open_spool("s1", collector_id="g1")
+    store.next("audit", DOWN)
+
+    with pytest.raises(Unavailable):
+        await authority(store).close_spool("s1", by="ann")
+    assert [each.spool_id for each in (await authority(store).read()).open_spools] == ["s1"]
+    for _ in range(2):
+        await authority(store).close_spool("s1", by="ann")
+
+    [entry] = [each for each in await audit_trail(store) if each.action != "init"]
+    assert (entry.action, entry.by, entry.subject, entry.because_of) == ("close_spool", "ann", KEY, "s1")
+
+
+@async_test
+async def test_a_spool_that_is_given_up_is_in_the_audit_trail_once() -> None:
+    store = ScriptedStore()
+    await authority(store).init("local_spool")
+    await authority(store).open_spool("s1", collector_id="g1")
+
+    await authority(store).give_up_spool("s1", by="ann")
+
+    assert (await authority(store).read()).open_spools == ()
+    assert [each.action for each in await audit_trail(store) if each.action != "init"] == ["give_up_spool"]
 
 
 @async_test
@@ -214,11 +243,11 @@ async def test_the_mode_changes_only_when_no_spool_is_open_and_raises_the_epoch(
     assert (await gateway.check("local_spool")).epoch == 1
     assert [each.action for each in await audit_trail(store)] == ["init"]
 
-    await gateway.close_spool("s1")
+    await gateway.close_spool("s1", by="ann")
     changed = await gateway.set_mode("s3_manifest", by="ann")
     assert (changed.mode, changed.epoch, changed.authority_id) == ("s3_manifest", 2, created.record.authority_id)
     assert await gateway.set_mode("s3_manifest", by="ann") == changed
-    [entry] = [each for each in await audit_trail(store) if each.action != "init"]
+    [entry] = [each for each in await audit_trail(store) if each.action == "set_mode"]
     assert (entry.by, entry.action, entry.subject) == ("ann", "set_mode", KEY)
     assert (entry.before or {})["mode"] == "local_spool"
     assert (entry.after or {})["mode"] == "s3_manifest"

@@ -155,6 +155,7 @@ class RecordingStore(MemoryStore):
         return super().list(folder, start_after=start_after)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_gateway_sends_no_request_that_its_role_is_refused_and_uses_all_that_it_is_given() -> None:
     """A whole life: accepted, duplicate, conflict, corrupt blob, every decision of an operator, readiness, stop."""

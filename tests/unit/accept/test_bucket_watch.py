@@ -104,6 +104,7 @@ async def test_a_check_that_hangs_or_fails_is_unknown_and_comes_again() -> None:
     await cancelled(running)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_bucket_that_does_not_answer_holds_up_neither_start_nor_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, let_go, threads = threading.Event(), threading.Event(), list[threading.Thread]()

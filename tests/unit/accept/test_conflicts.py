@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from lakehead.accept.acceptance import Conflict
-from lakehead.accept.conflicts import AT_ONCE, Conflicts, ListedConflict, NoSuchConflict
+from lakehead.accept.conflicts import AT_ONCE, MOST_BYTES, Conflicts, ListedConflict, NoSuchConflict
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
 from lakehead.storage.port import ListedObject, Object
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import ConflictResolution, OverlapManifest, OverlappedBatch, QuarantineManifest
 from lakehead.wire.errors import InvalidIdentity, InvalidKeyPart, Unreadable
@@ -278,3 +279,39 @@ async def test_a_page_reads_some_at_once_and_never_many() -> None:
     page = await conflicts(store).list(limit=90)
 
     assert (len(page.conflicts), store.most) == (90, AT_ONCE)
+
+
+@async_test
+async def test_a_page_has_a_bounded_size_however_large_the_records_of_overlaps_are() -> None:
+    store = ScriptedStore()
+    hash_, first = submitted().sha256, 10**18
+    others = [
+        OverlappedBatch(
+            accepted_manifest_key=keys.accepted(BatchIdentity("a", "boot", first - number - 1, first + 9_999)),
+            ranges=tuple((first + 100 + 2 * each, first + 100 + 2 * each) for each in range(200)),
+        )
+        for number in range(100)
+    ]
+    for start in range(30):
+        found = OverlapManifest.of(
+            BatchIdentity("a", "boot", first + start, first + 9_999),
+            hash_,
+            others,
+            table="t",
+            observed_at_unix_ns=1,
+            observed_by="p",
+        )
+        await store.create(found.key, found.encode())
+
+    pages, after = list[int](), ""
+    while True:
+        page = await conflicts(store).list(after=after, limit=1_000)
+        size = sum(len(each.manifest.encode()) for each in page.conflicts if each.manifest)
+        assert size <= MOST_BYTES
+        pages.append(len(page.conflicts))
+        if page.next_after is None:
+            break
+        after = page.next_after
+
+    assert sum(pages) == 30
+    assert 1 < len(pages) < 30

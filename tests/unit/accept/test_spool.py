@@ -280,7 +280,7 @@ async def test_a_damaged_file_is_set_aside_and_told_and_the_frame_can_be_sent_ag
         with pytest.raises(IdentityInSpool):
             await spool.void(batch(20).identity)
         with pytest.raises(SpoolNotEmpty):
-            await rig.opening(disk).close(spool)
+            await rig.opening(disk).close(spool, by="ann")
         assert isinstance(await spool.accept(batch(20)), Accepted)
 
 
@@ -309,9 +309,9 @@ async def test_a_spool_is_listed_before_its_first_batch_and_until_it_is_empty_an
         assert (listed.collector_id, listed.address) == ("gateway-1", "http://here")
         await spool.accept(batch())
         with pytest.raises(SpoolNotEmpty):
-            await rig.opening(disk).close(spool)
+            await rig.opening(disk).close(spool, by="ann")
         await rig.uploads(spool).drain()
-        await rig.opening(disk).close(spool)
+        await rig.opening(disk).close(spool, by="ann")
 
         assert (await rig.authority.read()).open_spools == ()
         assert (await rig.authority.set_mode("s3_manifest", by="me")).mode == "s3_manifest"
@@ -323,7 +323,7 @@ async def test_a_spool_that_is_opened_again_after_others_have_accepted_asks_the_
         spool = await rig.open(disk)
         await spool.accept(batch(0))
         await rig.uploads(spool).drain()
-        await rig.opening(disk).close(spool)
+        await rig.opening(disk).close(spool, by="ann")
         void = void_of(batch())
         assert isinstance(void, IdentityVoid)
         await rig.store.create(void.key, void.encode())

@@ -137,7 +137,7 @@ async def test_a_batch_that_meets_a_void_is_kept_and_told_and_the_spool_is_not_c
         with pytest.raises(Unavailable, match="kept/"):
             uploads.check()
         with pytest.raises(SpoolNotEmpty):
-            await rig.opening(disk).close(spool)
+            await rig.opening(disk).close(spool, by="ann")
     with rig.disk() as disk:
         assert len((await rig.open(disk)).aside) == 1, "also after a restart"
 

@@ -104,6 +104,24 @@ def test_a_parked_batch_that_became_void_is_sent_under_new_numbers_from_where_it
     in_virtual_time(scenario)
 
 
+def test_one_whose_new_identity_nobody_can_answer_is_offered_again_before_the_hour_is_over() -> None:
+    async def scenario(world: World) -> None:
+        gateway, disk = VirtualGateway(world), SimulatedSpoolDisk(world)
+        gateway.answer = lambda _, __: TOO_LARGE
+        async with virtual_agent(world, disk, gateway) as agent:
+            await agent.add_samples([sample(1)])
+            [parked] = (await agent.flush(60)).parked
+            later = iter([error(410, "identity_void"), error(503, "stopping"), None])
+            gateway.answer = lambda _, __: next(later)
+            await world.clock.sleep(1.4 * HOUR)
+
+            assert agent.parked.list() == ()
+        assert [each.seq_start for _, each in gateway.asked] == [0, 0, 1, 1]
+        assert [each.boot_id for each in gateway.accepted] == [parked.identity.boot_id]
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.parametrize(
     "answer", [error(500, "internal_error"), error(503, "stopping"), httpx.Response(404)], ids=repr
 )

@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from datetime import UTC, datetime
+from enum import Enum
 from math import copysign, isnan
 from struct import pack
 from typing import Any
@@ -158,6 +159,16 @@ def test_zero_keeps_its_sign_and_a_mark_of_staleness_its_bits() -> None:
     zero, stale = batch.column("value").to_pylist()
     assert copysign(1, zero) == -1
     assert pack("<d", stale) == pack("<d", STALE_MARKER)
+
+
+class LabelName(str, Enum):  # noqa: UP042 - of programs older than StrEnum, whose text form is another
+    HOST = "host"
+
+
+def test_labels_may_be_named_by_an_enum_of_texts() -> None:
+    batch = record_batch(FrameKind.SAMPLES, [(NINE, "up", {"zone": "z", LabelName.HOST: "a"}, 1.0)])
+
+    assert batch.column("labels").to_pylist() == [[("host", "a"), ("zone", "z")]]
 
 
 def test_what_is_false_but_no_text_is_not_taken_for_an_empty_one() -> None:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 from math import isnan
 
+import pandas as pd  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from lakehead.agent.errors import BadRecord
@@ -58,6 +59,8 @@ def test_every_column_of_both_kinds_is_taken() -> None:
         ("2025-11-18T08:30:00.5z", NINE + 500_000_000),
         ("1969-12-31T23:59:59.999999999Z", -1),
         (datetime(2025, 11, 18, 8, 30, 0, 1, tzinfo=UTC), NINE + 1_000),
+        (pd.Timestamp("2025-11-18T08:30:00.123456789Z"), NINE + 123_456_789),
+        (pd.Timestamp("1969-12-31T23:59:59.999999999Z"), -1),
         (datetime(2025, 11, 18, 9, 30, tzinfo=timezone(timedelta(hours=1))), NINE),
     ],
 )

@@ -110,6 +110,7 @@ async def test_uptime_that_was_not_saved_makes_the_window_longer_and_never_short
         assert seen.knows(1)
 
 
+@pytest.mark.slow
 @async_test
 async def test_requests_are_kept_for_the_window_at_least_and_not_much_longer(tmp_path: Path) -> None:
     async with opened(tmp_path) as seen:

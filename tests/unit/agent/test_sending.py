@@ -207,7 +207,8 @@ async def test_the_first_receipt_pins_the_authority_also_over_a_restart(tmp_path
 
         assert (flushed.waiting, flushed.parked, two.counts.accepted) == (1, (), 0)
         assert two.counts.foreign_receipts > 0
-        assert [alert.kind for alert in two.status().alerts] == [AlertKind.FOREIGN_AUTHORITY]
+        kinds = {alert.kind for alert in two.status().alerts}
+        assert kinds == {AlertKind.FOREIGN_AUTHORITY, AlertKind.NO_GATEWAY}
         assert "authority-2" in two.status().gateways[0].last_error
 
     async with agent(tmp_path, foreign, Script(accepted)) as three:
@@ -250,3 +251,18 @@ async def test_of_two_first_receipts_one_decides(tmp_path: Path) -> None:
 
         assert one.status().authority in ("authority-1", "authority-2")
         assert (one.counts.accepted, one.counts.foreign_receipts, one.status().spool.entries) == (1, 1, 1)
+
+
+@async_test
+async def test_that_no_gateway_answers_is_told_until_one_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "lakehead.agent")
+    gateway = Script(DOWN, DOWN, accepted)
+    async with agent(tmp_path, gateway) as one:
+        await one.add_samples([sample(1)])
+        await until(lambda: bool(one.status().alerts) or one.counts.accepted == 1)
+        assert (await one.flush(FLUSH_SECONDS)).is_accepted
+        assert one.status().alerts == ()
+
+    told = [each.getMessage() for each in caplog.records]
+    assert told[0].startswith("No gateway: No gateway takes batches")
+    assert told[-1] == "No gateway: over."

@@ -25,6 +25,7 @@ from tests.unit.agent.spools import (
     SLOW,
     Deed,
     Opened,
+    TestClock,
     TestDisk,
     doubt,
     full,
@@ -405,6 +406,16 @@ async def test_a_record_of_the_spool_that_cannot_be_read_is_not_guessed(tmp_path
 
 
 @async_test
+async def test_a_folder_that_was_made_while_the_clock_was_before_1970_can_be_used_later(tmp_path: Path) -> None:
+    clock = TestClock()
+    clock.wall_ahead_ns = -2 * clock.now_ns()
+    async with opened(tmp_path, clock=clock) as spool:
+        made = spool.spool_id
+    async with opened(tmp_path) as spool:
+        assert spool.spool_id == made
+
+
+@async_test
 async def test_what_a_newer_lakehead_wrote_is_left_alone_and_told(tmp_path: Path) -> None:
     frame = encode_frame(identity(0, 2), SAMPLES, numbered(0, 3), compress=False)
     head = HEAD.encode()
@@ -435,9 +446,11 @@ async def test_a_newer_file_of_requests_stops_the_start(tmp_path: Path) -> None:
 async def test_files_that_are_nobodys_are_left_alone_and_told(tmp_path: Path) -> None:
     place(tmp_path, b"notes", "README")
     (tmp_path / "spool" / "seen" / "x").write_bytes(b"")
-    (tmp_path / "spool" / "parked" / "x").write_bytes(b"")
+    for name in ("x", "why.json"):
+        (tmp_path / "spool" / "parked" / name).write_bytes(b"")
     async with opened(tmp_path) as spool:
         assert spool.files() == ["README"]
+        assert spool.files("parked") == ["why.json", "x"]
         assert "README" in spool.told()
         await spool.append(SAMPLES, numbered(0))
 

@@ -57,6 +57,24 @@ class VoidingGateway(VirtualGateway):
         return None
 
 
+def test_a_batch_that_is_void_again_and_again_waits_longer_each_time_and_holds_up_no_other() -> None:
+    async def scenario(world: World) -> None:
+        gateway, disk = VirtualGateway(world), SimulatedSpoolDisk(world)
+        gateway.answer = lambda _, body: error(410, "identity_void") if values(body) == [1.0] else None
+        async with virtual_agent(world, disk, gateway) as agent:
+            await agent.add_samples([sample(1)])
+            await agent.flush(HOUR)
+            assert 10 < agent.counts.requeued < 50
+            await agent.add_samples([sample(2)])
+            await world.clock.sleep(60)
+            assert gateway.values() == [2.0]
+            gateway.answer = lambda _, __: None
+            assert (await agent.flush(HOUR)).is_accepted
+        assert gateway.values() == [1.0, 2.0]
+
+    in_virtual_time(scenario)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 @pytest.mark.parametrize("is_parked", [False, True], ids=["waiting", "parked"])

@@ -121,6 +121,7 @@ async def test_records_of_a_void_identity_are_accepted_under_the_next_numbers() 
         assert not (await gateway.send(RECORDS)).duplicate
 
 
+@pytest.mark.slow
 def test_blocking_calls_from_several_threads_use_each_number_once() -> None:
     with gateway_in_a_thread() as server:
         with lakehead.BlockingGateway(url_of(server), token=TOKEN, agent_id=AGENT) as gateway:
@@ -148,6 +149,7 @@ async def test_a_gateway_that_is_not_there_is_unavailable() -> None:
             await gateway.send(RECORDS)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_certificate_of_nobody_we_trust_or_for_another_name_gets_no_token(
     tmp_path_factory: pytest.TempPathFactory,

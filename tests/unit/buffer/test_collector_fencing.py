@@ -229,6 +229,7 @@ async def test_a_close_that_fails_says_what_follows(queue: QueueFixture, caplog:
     assert "heartbeat_timeout_ms" in record.getMessage()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off_by", [-3600.0, 3600.0])
 @in_both_modes
 @virtual_time

@@ -42,6 +42,7 @@ async def crash(queue: QueueFixture, collector: Collector) -> None:
 # --- how often
 
 
+@pytest.mark.slow
 @in_both_modes
 @virtual_time
 async def test_a_batch_tells_how_often_it_was_handed_out(queue: QueueFixture, mode: CollectorMode) -> None:
@@ -82,6 +83,7 @@ async def test_a_claim_whose_answer_is_lost_is_counted_once(queue: QueueFixture,
         assert set((await queue.consumer_manifest()).deliveries.values()) == {1}
 
 
+@pytest.mark.slow
 @in_both_modes
 @virtual_time
 async def test_a_batch_that_crashes_its_reader_takes_no_neighbours_along(

@@ -67,6 +67,7 @@ async def test_a_queue_that_is_not_drained_keeps_its_number(queue: QueueFixture)
     assert await by_key(queue) == {key: [1, 2] for key in KEYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [4, 3])
 @virtual_time(seeds=1)
 async def test_a_change_that_was_interrupted_anywhere_is_made_up_for_by_another(queue: QueueFixture, then: int) -> None:

@@ -27,6 +27,7 @@ def reads(call: Call) -> bool:
     return call == ("get", PAIR.producer)
 
 
+@pytest.mark.slow
 @virtual_time
 async def test_new_ingestors_that_contend_all_confirm_after_more_producers_have_written_than_are_remembered(
     queue: QueueFixture,

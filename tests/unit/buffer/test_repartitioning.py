@@ -103,6 +103,7 @@ async def test_orphan_gc_spares_a_producer_made_for_more_partitions_than_there_a
     await assert_delivered(queue, *slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(4, 3), (3, 4), (1, 3), (4, 1)])
 @virtual_time(seeds=30)
 async def test_of_two_changes_at_once_one_stands_and_all_pairs_agree_on_it(

@@ -130,6 +130,36 @@ async def test_a_file_that_changes_while_it_is_copied_to_another_disk_stays(
 
 
 @async_test
+async def test_a_file_that_was_copied_to_another_disk_before_a_crash_is_not_copied_again(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = written(tmp_path, "a")
+    unit = await unit_of(path)
+    land(state, unit)
+    replaces, unlinks, crashes = Path.replace, Path.unlink, [True]
+
+    def to_another_disk(self: Path, target: Path) -> Path:
+        if self == path:
+            raise OSError(errno.EXDEV, "another disk")
+        return replaces(self, target)
+
+    def crashing(self: Path, *, missing_ok: bool = False) -> None:
+        if self == path and crashes.pop():
+            raise OSError("it dies here")
+        unlinks(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "replace", to_another_disk)
+    monkeypatch.setattr(Path, "unlink", crashing)
+    crashes.insert(0, False)
+    action = AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri())
+    reports = [await action.act(TABLE, [unit]) for _ in range(2)]
+
+    assert reports == [ActionReport(failed=1), ActionReport(done=1)]
+    assert not path.exists()
+    assert [each.name for each in (tmp_path / "done").rglob("*") if each.is_file()] == [path.name]
+
+
+@async_test
 async def test_a_file_that_is_replaced_right_before_it_is_moved_stays_and_can_land(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,7 +184,7 @@ class Backfilled:
     def opened_by(self, owner: str) -> BackfillSharedState:
         shared = QueueSharedState(self.state, owner, SETTINGS)
         landed = LandedUnits(state=self.state, ledger=self.ledger, owner=owner)
-        return BackfillSharedState(shared, landed, owner, "s3://b/in/")
+        return BackfillSharedState(shared, landed, "s3://b/in/")
 
 
 @pytest.fixture
@@ -233,4 +233,37 @@ async def test_a_lost_pause_lets_nothing_be_acquired_until_all_is_restored_again
     again = await shared.open(TABLE, ["s3://b/in/old"])
 
     assert (list(again.ours), set(again.done)) == ([], {"s3://b/in/old"})
+    await shared.close()
+
+
+class Sleeper(QueueSharedState):
+    """A shared state whose process is stopped for a month right before it opens units for the first time."""
+
+    def __init__(self, state: State, owner: str, clock: HandClock) -> None:
+        super().__init__(state, owner, SETTINGS)
+        self.sleeping_state, self.clock = state, clock
+        self.forgotten: list[int | None] = []
+
+    async def open(self, table: str, units: Collection[str]) -> Opened:
+        if not self.forgotten:
+            self.clock.at += timedelta(days=30)
+            self.forgotten.append(removed(self.sleeping_state, TABLE, timedelta(days=1)))
+        return await super().open(table, units)
+
+
+@async_test
+async def test_a_process_that_sleeps_while_it_opens_units_acquires_none_that_was_forgotten(
+    backfilled: Backfilled,
+) -> None:
+    await backfilled.land_and_forget("s3://b/in/old")
+    sleeper = Sleeper(backfilled.state, "us", backfilled.clock)
+    landed = LandedUnits(state=backfilled.state, ledger=backfilled.ledger, owner="us")
+    shared = BackfillSharedState(sleeper, landed, "s3://b/in/")
+
+    with pytest.raises(PauseLost):
+        await shared.open(TABLE, ["s3://b/in/old", "s3://b/in/new"])
+    again = await shared.open(TABLE, ["s3://b/in/old", "s3://b/in/new"])
+
+    assert sleeper.forgotten == [1]
+    assert (list(again.ours), set(again.done)) == (["s3://b/in/new"], {"s3://b/in/old"})
     await shared.close()

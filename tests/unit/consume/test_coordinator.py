@@ -360,6 +360,25 @@ def test_memory_is_bounded_by_what_messages_hold_and_not_by_their_number_alone(
     test()
 
 
+@pipelines_test
+async def test_messages_with_many_units_after_small_ones_are_given_back_as_far_as_there_is_no_room(
+    tested: Pipelines,
+) -> None:
+    """How many units a message announces is known when it was received."""
+    tested.send("a", "b")
+    pipeline = tested.start(replace(SETTINGS, max_held=40))
+    await tested.sleep(1)
+    tested.send(*(" ".join(f"{number}-{unit}" for unit in range(15)) for number in range(30)))
+    most = 0
+    for _ in range(300):
+        await tested.sleep(1)
+        most = max(most, len(pipeline.coordinator._local.units))
+
+    assert most < 40 + 15
+    assert len(tested.landed) == 2 + 30 * 15
+    assert tested.queued == 0
+
+
 # --- services that do not answer
 
 

@@ -184,6 +184,7 @@ def test_a_line_of_two_mebibytes_is_read_and_one_over_the_limit_refused() -> Non
         read(b'{}\n{"a":1}\n{}', MIXED, ndjson(max_row_bytes=6, rescue_bad_rows=True))
 
 
+@pytest.mark.slow
 def test_rows_and_lines_are_counted_over_blocks() -> None:
     lines = [json.dumps({"a": number, "s": "x" * 1000}) for number in range(20_000)]
     body = "\n\n".join(lines).encode()

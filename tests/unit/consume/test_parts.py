@@ -27,6 +27,7 @@ objects = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=effort(100, soak=3_000), deadline=None)
 @given(objects, st.integers(1, 40))
 def test_parts_of_plain_ndjson_have_every_record_once_and_in_order(body: bytes, target: int) -> None:

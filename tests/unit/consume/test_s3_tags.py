@@ -74,3 +74,34 @@ def test_tags_without_boto3_are_refused_with_what_to_install(monkeypatch: pytest
 def test_settings_that_boto3_cannot_use_are_refused() -> None:
     with pytest.raises(Misconfigured, match="Tags of objects need a client of S3"):
         S3Tags.open({"a": "b"}, StoreSettings(endpoint="nonsense", region="eu-central-1"))
+
+
+class FakeClient:
+    """Answers requests for tags with what it is given, and keeps what is put."""
+
+    def __init__(self, answer: dict[str, object]) -> None:
+        self.answer = answer
+        self.put: list[object] = []
+
+    def get_object_tagging(self, **_: str) -> dict[str, object]:
+        return self.answer
+
+    def put_object_tagging(self, **request: object) -> None:
+        self.put.append(request["Tagging"])
+
+
+def test_a_server_that_answers_without_tags_is_not_sent_any_for_it_may_take_them_for_the_object() -> None:
+    client = FakeClient({"ResponseMetadata": {"HTTPStatusCode": 200}})
+
+    with pytest.raises(Misconfigured, match="does not tell the tags of bucket/key"):
+        S3Tags({"a": "b"}, client).add("bucket", "key", None)
+
+    assert client.put == []
+
+
+def test_a_tag_without_a_value_is_kept() -> None:
+    client = FakeClient({"TagSet": [{"Key": "old"}]})
+
+    assert S3Tags({"a": "b"}, client).add("bucket", "key", None)
+
+    assert client.put == [{"TagSet": [{"Key": "old", "Value": ""}, {"Key": "a", "Value": "b"}]}]

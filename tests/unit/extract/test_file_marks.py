@@ -117,6 +117,7 @@ def test_no_part_of_a_mark_is_taken_for_a_whole(written: FileMark, data: st.Data
         decode_mark(text[: data.draw(st.integers(0, len(text) - 1))], directory=DIRECTORY)
 
 
+@pytest.mark.slow
 @given(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_whatever_is_no_mark_is_a_broken_record_and_nothing_worse(text: str, instead: object) -> None:
     with pytest.raises(BrokenRecord):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import uvicorn.server
 
-from lakehead.clock import SystemClock
+from lakehead.clock import Clock, SystemClock
 from lakehead.gateway.ingest_app import PATH
 from lakehead.gateway.server import GatewayServer
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings
@@ -103,6 +103,8 @@ async def running(
     listener: ListenerSettings | None = None,
     *,
     stop_seconds: int = 60,
+    unready_seconds: float = 0.0,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Running]:
     gateway = gateway or Gateway(IngestSettings(requests_per_second=None))
     server = GatewayServer(
@@ -111,9 +113,11 @@ async def running(
         side_effects=gateway.after,
         readiness=gateway.readiness,
         metrics=gateway.metrics,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         settings=GatewaySettings(
-            ingest_listener=listener or ListenerSettings(linger_seconds=60), stop_seconds=stop_seconds
+            ingest_listener=listener or ListenerSettings(linger_seconds=60),
+            stop_seconds=stop_seconds,
+            unready_seconds=unready_seconds,
         ),
     )
     try:

@@ -4,16 +4,15 @@ from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
 from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.clock import SystemClock
-from lakehead.storage.memory_store import MemoryStore
-from tests.unit.accept.support import ScriptedStore, acceptor
-from tests.unit.gateway.support import Gateway
+from tests.unit.accept.support import acceptor
+from tests.unit.gateway.support import Gateway, WatchedStore
 
 
 class SpoolGateway(Gateway):
     """Accepts in a spool, and lands nothing."""
 
     def __init__(self, limits: SpoolLimits | None = None) -> None:
-        disk, store = MemoryStore(clock=SystemClock()), ScriptedStore()
+        disk, store = WatchedStore(), WatchedStore()
         self.spool = Spool(
             disk=disk,
             acceptor=acceptor(store),
@@ -22,5 +21,5 @@ class SpoolGateway(Gateway):
             limits=limits or SpoolLimits(),
             spool_id="spool-1",
         )
-        self.spool_store = store
+        self.spool_disk, self.spool_store = disk, store
         super().__init__(spool=self.spool)

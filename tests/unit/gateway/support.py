@@ -9,6 +9,7 @@ import httpx
 from fastapi import FastAPI
 
 from lakehead.accept.acceptance import Conflict
+from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.spool import Spool
@@ -239,6 +240,7 @@ class Gateway:
                 tokens=self.tokens,
                 conflicts=self.conflicts,
                 decisions=self.conflicts,
+                overlaps=AcceptedOverlaps(store=self.store),
                 readiness=self.readiness,
                 metrics=self.metrics,
                 refusals={NoSuchConflict: ErrorCode.NO_SUCH_CONFLICT},

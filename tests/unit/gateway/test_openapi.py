@@ -54,6 +54,7 @@ def check(operation: Any, *headers: dict[str, str]) -> None:
     send()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INGEST)
 def test_the_ingest_listener_answers_as_documented(name: str) -> None:
     check(INGEST[name], AUTH, {"Authorization": "Bearer wrong"})
@@ -86,4 +87,5 @@ def test_every_route_is_documented() -> None:
         "POST /v1/conflicts/{id_text}/accept-existing",
         "POST /v1/conflicts/{id_text}/quarantine",
         "POST /v1/conflicts/{id_text}/release",
+        "GET /v1/overlaps",
     ]

@@ -1,17 +1,21 @@
 """The private listener: who may see and do what, and what it says of the gateway's health."""
 
+import asyncio
+
 import msgspec
 import pytest
 
+from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.gateway.conflict_ids import conflict_id, parse_conflict_id
 from lakehead.gateway.private_app import PrivateListener, private_app
 from lakehead.gateway.settings import ReadinessSettings
+from lakehead.storage.port import Created, Exists, ObjectMeta
 from lakehead.wire.batch_identity import MAX_SEQUENCE, BatchIdentity
 from lakehead.wire.conflict_records import QuarantineManifest
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import DOWN, manifest_of, submitted
-from tests.unit.gateway.support import FRAME, Gateway, Listed, as_role, client
+from tests.unit.gateway.support import FRAME, Gateway, Listed, WatchedStore, as_role, client
 from tests.unit.wire.frames import IDENTITY
 
 HASHES = ["0a" * 32, "0b" * 32, "0c" * 32]
@@ -204,8 +208,11 @@ class Heartbeats:
     def __init__(self) -> None:
         self.age: float | None = None
         self.error: Exception | None = None
+        self.hangs = False
 
     async def age_seconds(self) -> float | None:
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.error:
             raise self.error
         return self.age
@@ -244,8 +251,48 @@ async def test_a_gateway_that_can_do_without_its_store_is_ready_though_the_recon
     heartbeats.error, heartbeats.age = None, 101.0
     dead = await gateway.get("/readyz", role=None)
     await gateway.close()
-    assert (away.status_code, away.json()["checks"]["reconciler"]) == (200, "out of reach")
+    assert (away.status_code, away.json()["checks"]["reconciler"]) == (200, "Its signs of life are in the store.")
     assert dead.status_code == 503
+
+
+class HangingStore(WatchedStore):
+    """Answers nothing, until `is_back` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_back = asyncio.Event()
+
+    async def create(self, key: str, body: bytes) -> Created | Exists:
+        await self.is_back.wait()
+        return await super().create(key, body)
+
+    async def head(self, key: str) -> ObjectMeta | None:
+        await self.is_back.wait()
+        return await super().head(key)
+
+
+@async_test
+async def test_a_gateway_that_can_do_without_its_store_does_not_wait_for_one_that_never_answers() -> None:
+    """A load balancer waits a second or so, and takes no answer for unready."""
+    gateway, store = Gateway(), HangingStore()
+    gateway.readiness.settings = ReadinessSettings(cache_seconds=0, check_seconds=3_600, tolerated_seconds=0.001)
+    gateway.readiness.store = store
+    gateway.readiness.reconciler = heartbeats = Heartbeats()
+    heartbeats.hangs = True
+    gateway.readiness.tolerated = frozenset({"store"})
+
+    away = await gateway.get("/readyz", role=None)
+    store.is_back.set()
+    heartbeats.hangs, heartbeats.age = False, 1.0
+    back = await gateway.get("/readyz", role=None)
+    await gateway.close()
+
+    assert (away.status_code, away.json()["ready"]) == (200, True)
+    assert away.json()["checks"] == {
+        "store": "The store did not answer within 0.001 s.",
+        "reconciler": "Its signs of life are in the store.",
+    }
+    assert back.json() == {"ready": True, "checks": {"store": "", "reconciler": ""}}
 
 
 @async_test
@@ -267,6 +314,7 @@ async def test_metrics_tell_what_happened_and_may_be_open() -> None:
             tokens=gateway.tokens,
             conflicts=gateway.conflicts,
             decisions=gateway.conflicts,
+            overlaps=AcceptedOverlaps(store=gateway.store),
             readiness=gateway.readiness,
             metrics=gateway.metrics,
             metrics_need_token=False,

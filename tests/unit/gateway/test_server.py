@@ -10,6 +10,7 @@ import httpx
 import pytest
 import uvloop
 
+from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.gateway.http_protocol import BoundedHttpProtocol
 from lakehead.gateway.server import ListenerServer
@@ -308,6 +309,36 @@ async def test_a_stopping_gateway_answers_what_is_under_way_and_takes_nothing_ne
         assert gateway.after.counts.queued == gateway.after.counts.indexed == 1
         for wire in (under_way, idle):
             await wire.close()
+
+
+class HeldSleep(SystemClock):
+    """A clock whose sleeps end when they are told to."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.sleeps, self.wakes = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.sleeps.set()
+        await self.wakes.wait()
+
+
+@async_test
+async def test_a_gateway_says_for_a_while_that_it_is_not_ready_before_it_takes_nothing_new() -> None:
+    clock = HeldSleep()
+    async with running(unready_seconds=30, clock=clock) as at:
+        stopping = asyncio.ensure_future(at.server.stop())
+        await clock.sleeps.wait()
+
+        assert (await at.gateway.get("/readyz", role=None)).status_code == 503
+        assert (await at.ask(upload(FRAME))).status == 200, "a load balancer that has not noticed still sends"
+        clock.wakes.set()
+        await stopping
+
+        with pytest.raises(ConnectionError):
+            await at.connect()
+    assert clock.slept == [30]
 
 
 @async_test

@@ -1,6 +1,5 @@
 """Whoever has no right is refused on every route of both listeners before a body is read or the store is asked."""
 
-import asyncio
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -10,11 +9,35 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from lakehead.errors import Unavailable
+from lakehead.gateway.batch_ids import batch_id
+from lakehead.gateway.conflict_ids import conflict_id
 from tests.support.async_tests import async_test
-from tests.unit.gateway.support import TOKEN, Gateway
-from tests.unit.gateway.test_private import ONE, with_conflicts
+from tests.unit.gateway.spool_gateway import SpoolGateway
+from tests.unit.gateway.support import FRAME, ROLES, TOKEN, as_role, client
+from tests.unit.gateway.test_private import DECISIONS, HASHES, listed
+from tests.unit.wire.frames import IDENTITY
 
-OPEN_TO_ALL = {"/healthz", "/readyz"}
+CONFLICT, BATCH = "/v1/conflicts/{id_text}", "/v1/spool/batches/{id_text}"
+NEEDED = {
+    "ingest": {("POST", "/ingest/v1/batch"): "agent"},
+    "private": {
+        ("GET", "/healthz"): "",
+        ("GET", "/readyz"): "",
+        ("GET", "/metrics"): "viewer",
+        ("GET", "/openapi.json"): "viewer",
+        ("GET", "/openapi/ingest.json"): "viewer",
+        ("GET", "/v1/conflicts"): "viewer",
+        ("GET", CONFLICT): "viewer",
+        **{("POST", f"{CONFLICT}/{name}"): "operator" for name in DECISIONS},
+        ("GET", "/v1/overlaps"): "viewer",
+        ("GET", "/v1/spool"): "viewer",
+        ("GET", BATCH): "viewer",
+        ("POST", "/v1/spool/voids/{id_text}"): "admin",
+    },
+}
+"""Every route of each listener, and the least role that it needs; empty: it is open to all."""
+
+RANKS = ("viewer", "operator", "admin")
 STRANGE = {
     "none": [],
     "empty": [b""],
@@ -55,44 +78,89 @@ async def answer_without_a_body(app: FastAPI, method: str, path: str, tokens: li
     return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
 
 
-def routes(app: FastAPI) -> list[tuple[str, str]]:
-    """All routes, also those that are in no document, with the id of a conflict that exists."""
-    found = [(method, each.path) for each in app.routes if isinstance(each, APIRoute) for method in each.methods or ()]
-    return [(method, path.replace("/v1/conflicts/{id_text}", ONE)) for method, path in found if path not in OPEN_TO_ALL]
+class Watched:
+    """A gateway with a conflict and a batch in its spool, of which one sees whether anybody reaches them."""
+
+    def __init__(self) -> None:
+        self.gateway = SpoolGateway()
+        self.gateway.conflicts.known = [listed(IDENTITY, HASHES[0])]
+        self.stores = (self.gateway.store, self.gateway.spool_store, self.gateway.spool_disk)
+
+    async def start(self) -> None:
+        assert (await self.gateway.post(FRAME)).status_code == 200
+        for each in self.stores:
+            each.calls.clear()
+        self.gateway.conflicts.error = Unavailable("It was asked.")
+
+    def secured(self, listener: str) -> list[tuple[str, str, str]]:
+        """Method and path, with the id of something that exists, and the least role, of all routes that need one."""
+        conflict, batch = conflict_id(IDENTITY, HASHES[0]), batch_id(IDENTITY)
+        return [
+            (method, path.replace("{id_text}", conflict if "/conflicts/" in path else batch), role)
+            for (method, path), role in NEEDED[listener].items()
+            if role
+        ]
+
+    async def close(self) -> None:
+        """End it. It fails if anybody has reached something."""
+        assert [each.calls for each in self.stores] == [[], [], []]
+        assert not self.gateway.conflicts.listed
+        assert not self.gateway.conflicts.asked
+        await self.gateway.close()
 
 
-@pytest.mark.parametrize("listener", ["ingest", "private"])
+def app_of(gateway: SpoolGateway, listener: str) -> FastAPI:
+    return gateway.ingest if listener == "ingest" else gateway.private
+
+
+@pytest.mark.parametrize("listener", NEEDED)
+@async_test
+async def test_every_route_is_listed_here_with_the_role_that_it_needs(listener: str) -> None:
+    gateway = SpoolGateway()
+
+    found = app_of(gateway, listener).routes
+
+    assert all(isinstance(each, APIRoute) for each in found), "a route that this test cannot look into"
+    assert {
+        (method, each.path) for each in found if isinstance(each, APIRoute) for method in each.methods or ()
+    } == set(NEEDED[listener])
+    await gateway.close()
+
+
+@pytest.mark.parametrize("listener", NEEDED)
 @async_test
 async def test_whoever_has_no_right_token_is_401_on_every_route_and_reaches_nothing(listener: str) -> None:
-    gateway = with_conflicts()
-    gateway.conflicts.error = Unavailable("It was asked.")
-    app: FastAPI = getattr(gateway, listener)
-    for method, path in routes(app):
+    watched = Watched()
+    await watched.start()
+    for method, path, _ in watched.secured(listener):
         for name, tokens in {**STRANGE, **(OPERATORS if listener == "ingest" else AGENTS)}.items():
-            status, body = await answer_without_a_body(app, method, path, tokens)
+            status, body = await answer_without_a_body(app_of(watched.gateway, listener), method, path, tokens)
             assert status == 401, f"{method} {path} with the token: {name}"
             assert msgspec.json.decode(body)["error"]["code"] == "unauthenticated"
-    assert gateway.store.calls == []
-    assert not gateway.conflicts.listed
-    assert not gateway.conflicts.asked
-    await gateway.close()
+    await watched.close()
 
 
 @async_test
-async def test_a_viewer_decides_nothing_and_its_body_is_not_read() -> None:
-    gateway = with_conflicts()
-    decisions = [(method, path) for method, path in routes(gateway.private) if method == "POST"]
-    assert len(decisions) == 3
-    for method, path in decisions:
-        status, _ = await answer_without_a_body(gateway.private, method, path, [b"Bearer view-token"])
-        assert status == 403
-    assert gateway.store.calls == []
-    assert not gateway.conflicts.asked
-    await gateway.close()
+async def test_whoever_has_a_lower_role_is_403_on_every_route_and_reaches_nothing() -> None:
+    watched = Watched()
+    await watched.start()
+    refused = 0
+    for method, path, role in watched.secured("private"):
+        for lower in RANKS[: RANKS.index(role)]:
+            token = next(token.encode() for token, has in ROLES.items() if has == lower)
+            status, body = await answer_without_a_body(watched.gateway.private, method, path, [b"Bearer " + token])
+            assert status == 403, f"{method} {path} as {lower}"
+            assert msgspec.json.decode(body)["error"]["code"] == "forbidden"
+            refused += 1
+    assert refused == 5
+    await watched.close()
 
 
-def test_there_are_routes_to_try() -> None:
-    gateway = Gateway()
-    assert routes(gateway.ingest) == [("POST", "/ingest/v1/batch")]
-    assert len(routes(gateway.private)) == 8
-    asyncio.run(gateway.close())
+@async_test
+async def test_whoever_has_the_role_that_is_listed_is_not_refused() -> None:
+    watched = Watched()
+    async with client(watched.gateway.private) as http:
+        for method, path, role in watched.secured("private"):
+            answer = await http.request(method, path, headers=as_role(role))
+            assert answer.status_code not in (401, 403), f"{method} {path} as {role}"
+    await watched.gateway.close()

@@ -95,6 +95,7 @@ def test_a_landing_that_the_ledger_lacks_hides_those_before_it() -> None:
     assert landings.who("boot", (1, 7)) == {"last": ((5, 7),)}
 
 
+@pytest.mark.slow
 def test_following_a_long_ledger_ends_when_there_is_no_time_for_more() -> None:
     landings, left = Landings(), [1, 2]
     for _ in range(AT_ONCE * 3):

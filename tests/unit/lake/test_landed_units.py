@@ -95,9 +95,9 @@ async def test_what_landed_below_the_prefix_is_known_again_until_it_is_released(
     assert completed(state) == units
     opened = state.shards.open(TABLE, ["s3://bucket/in/007", "s3://bucket/in/new"], token="backfill")
     assert [shard.state for shard in opened] == [ShardState.COMPLETED, ShardState.READY]
-    landed.confirm(TABLE)
+    await landed.confirm(TABLE)
     assert removed(state, TABLE, WINDOW) == 0, "pruning is paused"
-    landed.release(TABLE)
+    await landed.release(TABLE)
     assert removed(state, TABLE, WINDOW) == 100
 
 
@@ -108,7 +108,7 @@ async def test_restored_shards_do_not_crowd_out_those_of_the_queue(
     await land_many_and_prune(landed, clock)
     await land(landed, "of the queue")
     await landed.restore(TABLE)
-    landed.release(TABLE)
+    await landed.release(TABLE)
 
     state.pruning.prune(TABLE, owner="us", pipeline="us", limits=PruneLimits(100 * WINDOW, 1), every=timedelta(0))
 
@@ -125,7 +125,7 @@ async def test_what_a_dead_backfill_restored_does_not_stay(landed: LandedUnits, 
     assert removed(state, TABLE, WINDOW) == 100
 
     with pytest.raises(PauseLost, match="run it again"):
-        landed.confirm(TABLE)
+        await landed.confirm(TABLE)
     again = replace(landed, owner="another start")
     assert await again.restore(TABLE, "s3://") == RestoredUnits(100, 100)
     assert completed(state) == units
@@ -140,7 +140,7 @@ async def test_restoring_twice_or_at_once_changes_nothing(landed: LandedUnits, s
     await replace(landed, owner="another").restore(TABLE)
 
     assert state.shards.page(TABLE) == before
-    landed.release(TABLE)
+    await landed.release(TABLE)
     assert removed(state, TABLE, WINDOW) == 0, "the other one's pause lasts"
 
 
@@ -192,6 +192,7 @@ async def test_a_landing_that_is_missing_in_the_ledger_stops_it(landed: LandedUn
         await landed.restore(TABLE)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_rebuild_in_the_middle_stops_it_before_it_marks_what_was_rolled_back(
     landed: LandedUnits, state: State, clock: HandClock
@@ -216,10 +217,11 @@ async def test_a_rebuild_in_the_middle_stops_it_before_it_marks_what_was_rolled_
 @async_test
 async def test_a_table_without_landings_has_none(landed: LandedUnits, state: State) -> None:
     assert await landed.restore(TABLE) == RestoredUnits(0, 0)
-    landed.confirm(TABLE)
+    await landed.confirm(TABLE)
     assert state.shards.counts(TABLE) == {}
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_landing_of_more_units_than_one_transaction_takes_is_restored_in_parts(
     landed: LandedUnits, state: State, clock: HandClock

@@ -1,5 +1,7 @@
 """Metadata that is known is not read again, and is what the catalog's file says, whoever has committed."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehead.lake.catalog import open_catalog
 from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.metadata_reuse import KEPT_TABLES
 from lakehead.maintain.remove_snapshots import remove_snapshots
 from lakehead.maintain.snapshot_files import SnapshotFiles
 from lakehead.spark.settings import embedded_catalog
@@ -95,3 +98,18 @@ def test_what_others_commit_is_seen_at_once(table: IcebergTable, tmp_path: Path)
         other.drop_table("t.t")
         made = create(other, "t", Schema(NestedField(1, "v", LongType())))
         assert table.catalog.load_table("t.t").metadata.table_uuid == made.load().metadata.table_uuid
+
+
+def test_metadata_of_the_tables_used_last_is_kept_however_many_there_are(catalog: Catalog) -> None:
+    most = KEPT_TABLES + 5
+    names = [create(catalog, f"t{number}", Schema(NestedField(1, "v", LongType()))).name for number in range(most)]
+    loaded = [weakref.ref(catalog.load_table(name).metadata) for name in names]
+
+    catalog.load_table(names[5])  # it would be forgotten next
+    with catalog.load_table(names[0]).transaction() as change:
+        change.set_properties(a="b")
+    del change
+    gc.collect()
+
+    kept = [number for number, metadata in enumerate(loaded) if metadata() is not None]
+    assert kept == [5, *range(7, most)]

@@ -104,6 +104,7 @@ def test_a_landing_goes_on_without_its_turn_when_somebody_keeps_it(scene: Scene)
     scene.state.close()
 
 
+@pytest.mark.slow
 def test_a_turn_is_renewed_while_it_lasts_and_over_soon_after_its_owner_died(tmp_path: Path) -> None:
     with open_state(f"sqlite:///{tmp_path}/state.sqlite", SystemClock(), RandomIds()) as state:
         long_at_it = replace(table_leases(state, "long"), hold=timedelta(milliseconds=300))

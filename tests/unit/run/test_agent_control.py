@@ -1,6 +1,7 @@
 """Commands of `lakehead agent` ask the agent of their configuration, and no other program."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lakehead.errors import Misconfigured
 from lakehead.run.agent_control import AgentControl, AgentRefused, NoAgentRuns
 from lakehead.run.config.agent_config import AgentListenerConfig
 
@@ -68,6 +70,12 @@ def test_another_agent_that_listens_there_is_asked_for_nothing_more(ask: Callabl
 def test_a_program_that_is_no_agent_is_told(ask: Callable[[AgentControl], object], answer: object) -> None:
     with answering({"/v1/status": answer}, []) as control, pytest.raises(AgentRefused):
         ask(control)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "a" * 64])
+def test_an_address_that_is_none_is_told(host: str) -> None:
+    with pytest.raises(Misconfigured, match=re.escape(f"agent.listener.host is {host!r}")):
+        AgentControl(AgentListenerConfig(host=host, port=4318), "web-1").status()
 
 
 def test_what_is_asked_of_the_right_agent_arrives() -> None:

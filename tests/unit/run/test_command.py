@@ -18,6 +18,7 @@ LAKEHEAD = Path(sys.executable).with_name("lakehead")
 Lakehead = Callable[..., Done]
 
 
+@pytest.mark.slow
 def test_doctor_says_that_a_store_is_fine_and_leaves_nothing_in_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [LAKEHEAD, "doctor", "--no-spark", "--store", f"file://{tmp_path}/lake"],

@@ -307,9 +307,11 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
         ({"after_landing": "delete", "messages": "inline"}, "must be keep"),
         ({"identity": "message"}, 'is for messages = "inline"'),
         ({"after_landing": "delete", "queue": {"type": "manifest", "store": "s3://b"}}, "must be keep"),
+        ({"identity": "uri_and_version", "queue": {"type": "folder", "url": "s3://b/in"}}, "does not tell versions"),
+        ({"identity": "uri_and_version", "queue": {"type": "manifest", "store": "s3://b"}}, "does not tell versions"),
     ],
 )
-def test_actions_after_landing_that_cannot_be_done_are_refused(
+def test_actions_and_identities_that_are_not_possible_are_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     pipeline = {"queue": {"type": "sqs", "queue": "q"}, "tables": [{"table": "a.b", "format": "csv"}], **changes}

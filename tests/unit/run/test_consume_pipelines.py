@@ -143,6 +143,7 @@ async def test_a_pipeline_that_fails_is_told_and_does_not_stop_the_others() -> N
     assert (ended["good"].error, ended["good"].counts["landed"]) == (None, 1)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_pipeline_whose_queue_does_not_answer_waits_for_it_while_others_run(
     caplog: pytest.LogCaptureFixture,
@@ -193,6 +194,7 @@ async def test_progress_is_told_with_counts_rate_and_lag() -> None:
     assert first.rows_per_second > 0
 
 
+@pytest.mark.slow
 @async_test
 async def test_every_count_is_served_to_prometheus_with_its_pipeline() -> None:
     [port] = free_ports(1)

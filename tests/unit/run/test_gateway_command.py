@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from lakehead.ids import RandomIds
 from lakehead.run.config.config_file import read_config
 from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.run.config.problems import InvalidConfig
-from lakehead.run.gateway_command import open_gateway
+from lakehead.run.gateway_command import open_gateway, operator
 from lakehead.run.gateway_wiring import GatewayWiring
 from lakehead.wire import acceptance_keys
+from lakehead.wire.audit_records import AuditEntry
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import OverlappedBatch
 from tests.unit.accept.support import submitted
@@ -165,6 +167,88 @@ def test_an_overlap_is_shown_with_both_batches_and_cannot_be_dropped_but_its_boo
     assert "is in quarantine" in lakehead("conflicts", "quarantine", config, shown["id"]).out
 
 
+def test_batches_with_common_numbers_are_listed_also_if_nothing_is_known_to_differ(
+    lakehead: Lakehead, config: Path
+) -> None:
+    lakehead("gateway", "init", config)
+    wiring = open_gateway(config)
+    batches = [BatchIdentity("web-1", "b1", 10, end) for end in (20, 25)]
+
+    async def accept() -> None:
+        for each in batches:
+            await wiring.acceptor(wiring.store).accept(submitted(str(each).encode(), each))
+
+    assert lakehead("conflicts", "overlaps", config).out == "0 overlaps\n"
+    asyncio.run(accept())
+
+    shown = lakehead("conflicts", "overlaps", config)
+    [overlap] = json.loads(lakehead("conflicts", "overlaps", config, "--agent", "web-1", "--json").out)["overlaps"]
+
+    assert shown.out.splitlines()[1].split()[:5] == ["web-1", "b1", "10-20", "10-25", "10-20"]
+    assert shown.out.endswith("no difference is known\n1 overlap\n")
+    assert [each["accepted_manifest_key"] for each in overlap["batches"]] == list(
+        map(acceptance_keys.accepted, batches)
+    )
+    assert overlap["common"] == [10, 20]
+    assert lakehead("conflicts", "overlaps", config, "--agent", "web-2").out == "0 overlaps\n"
+
+
+def test_the_audit_trail_is_shown_the_oldest_entry_first(lakehead: Lakehead, config: Path) -> None:
+    lakehead("gateway", "init", config)
+    conflict = conflicting(open_gateway(config))
+    lakehead("gateway", "token", "add", config, "--agent", "web-1")
+    lakehead("conflicts", "accept-existing", config, conflict, "--note", "a clone")
+
+    shown = lakehead("gateway", "audit", config)
+    entries = json.loads(lakehead("gateway", "audit", config, "--json").out)["entries"]
+
+    assert [each["action"] for each in entries] == ["init", "add_token", "accept_existing"]
+    assert {each["by"] for each in entries} == {operator()}
+    assert entries[1]["after"]["agent_id"] == "web-1"
+    assert "token_sha256" not in entries[1]["after"]
+    assert (entries[2]["before"], entries[2]["after"]["note"], entries[2]["problem"]) == (None, "a clone", "")
+    assert acceptance_keys.parse_identity_conflict(entries[2]["because_of"]) is not None
+    assert datetime.fromisoformat(entries[0]["at"]).tzinfo is not None
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert rows[0] == ["TIME", "BY", "ACTION", "SUBJECT", "BECAUSE", "OF"]
+    assert [row[3] for row in rows[1:-1]] == ["init", "add_token", "accept_existing"]
+    assert shown.out.endswith("3 entries\n")
+
+
+def test_only_the_last_entries_of_the_audit_trail_are_shown_if_one_asks_for_them(
+    lakehead: Lakehead, config: Path
+) -> None:
+    lakehead("gateway", "init", config)
+    wiring = open_gateway(config)
+    old = AuditEntry(action_id=RandomIds().uuid(), at_unix_ns=10**18, by="ann", action="revoke_token", subject="t")
+    asyncio.run(wiring.store.create(old.key, old.encode()))
+
+    assert lakehead("gateway", "audit", config).out.endswith("2 entries\n")
+    assert "revoke_token" not in lakehead("gateway", "audit", config, "--since", "1h").out
+    wrong = lakehead("gateway", "audit", config, "--since", "yesterday")
+    assert (wrong.code, "such as 12h or 3d" in wrong.err) == (2, True)
+
+
+def test_an_entry_of_the_audit_trail_that_cannot_be_read_is_shown_as_such(lakehead: Lakehead, config: Path) -> None:
+    lakehead("gateway", "init", config)
+    key = acceptance_keys.audit_entry(10**18, RandomIds().uuid())
+    asyncio.run(open_gateway(config).store.create(key, b"{}"))
+
+    shown = lakehead("gateway", "audit", config)
+    [broken, _] = json.loads(lakehead("gateway", "audit", config, "--json").out)["entries"]
+
+    assert shown.code == 0
+    assert key in shown.out
+    assert (broken["key"], broken["action"]) == (key, None)
+    assert broken["problem"]
+
+
+def test_help_of_the_audit_trail_shows_an_example(lakehead: Lakehead) -> None:
+    said = " ".join(lakehead("gateway", "audit", "--help").out.split())
+
+    assert "lakehead gateway audit conf/gateway.toml --since 7d" in said
+
+
 @pytest.mark.parametrize("command", ["show", "accept-existing", "quarantine", "release"])
 def test_a_conflict_that_there_is_not_is_told(lakehead: Lakehead, config: Path, command: str) -> None:
     lakehead("gateway", "init", config)
@@ -255,7 +339,9 @@ def test_an_endpoint_of_the_environment_that_is_a_multi_region_access_point_is_r
         ("gateway", "token", "add", "--agent", "web-1"),
         ("gateway", "token", "list"),
         ("gateway", "token", "revoke", "0b8c"),
+        ("gateway", "audit"),
         ("conflicts", "list"),
+        ("conflicts", "overlaps"),
         ("conflicts", "show", CONFLICT),
         ("conflicts", "quarantine", CONFLICT),
     ],
@@ -263,7 +349,7 @@ def test_an_endpoint_of_the_environment_that_is_a_multi_region_access_point_is_r
 def test_a_command_on_a_store_that_is_no_authority_says_so_and_leaves_nothing_there(
     lakehead: Lakehead, config: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    words = 3 if command[0] == "gateway" else 2
+    words = 3 if command[1] == "token" else 2
     done = lakehead(*command[:words], config, *command[words:])
 
     assert done.code == 2

@@ -47,6 +47,7 @@ async def test_a_start_that_waits_for_the_store_is_given_up_when_the_gateway_sha
     assert not started
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_gateway_that_has_started_stops_when_it_shall() -> None:
     at, stop = wiring("starts"), asyncio.Event()

@@ -157,6 +157,7 @@ def test_lag_counts_what_others_have_queued_whatever_it_is(lake: Lake) -> None:
 READING = (["dump"], ["lag"], ["verify"], ["quarantine", "list"])
 
 
+@pytest.mark.slow
 def test_commands_that_look_write_nothing(lake: Lake) -> None:
     quarantine_one(lake)
     lake.ingest("one", "two")

@@ -143,6 +143,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     assert frames(server) == {}
 
 
+@pytest.mark.slow
 def test_a_pipe_cannot_be_read_twice_and_is_refused_in_one_sentence(server: Running, token: Path) -> None:
     ran = subprocess.run(
         [LAKEHEAD, "send", "/dev/stdin", "--to", url_of(server), "--agent", AGENT, "--token-file", token],
@@ -165,6 +166,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_one_sentence(lakehead: Lakehea
     assert done.err == "lakehead: /proc/self/mem cannot be read (Input/output error).\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_tells_how_far_it_came(tmp_path: Path) -> None:
     file = written(tmp_path / "samples.ndjson")
     with socket.create_server(("127.0.0.1", 0)) as silent:

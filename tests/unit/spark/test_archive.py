@@ -57,6 +57,7 @@ def test_while_another_process_makes_it_a_start_goes_on_without(tmp_path: Path, 
     assert said == []
 
 
+@pytest.mark.slow
 def test_where_none_can_be_made_it_is_tried_once_and_is_no_error(tmp_path: Path, jars: list[Path]) -> None:
     said: list[str] = []
 

@@ -34,6 +34,10 @@ class ParkedList(Protocol):
         """Remove batches for good, and return those that were there."""
         ...
 
+    def offer_now(self) -> None:
+        """Offer all of them again without waiting for the time."""
+        ...
+
 
 class ParkedFrames(Protocol):
     """Where their frames are."""
@@ -99,6 +103,7 @@ class ControlRoutes:
             "/metrics": {"GET": self._metrics},
             "/v1/status": {"GET": self._status},
             "/v1/parked": {"GET": self._list_parked},
+            "/v1/parked/retry": {"POST": self._retry_parked},
             "/v1/flush": {"POST": self._flush},
         }.get(path)
         return None if methods is None else ControlRoute(path, methods)
@@ -148,6 +153,11 @@ class ControlRoutes:
 
     async def _list_parked(self, query: Query) -> Response:
         del query
+        return _json({"parked": [_shown(each) for each in self.agent.parked.list()]})
+
+    async def _retry_parked(self, query: Query) -> Response:
+        del query
+        self.agent.parked.offer_now()
         return _json({"parked": [_shown(each) for each in self.agent.parked.list()]})
 
     async def _flush(self, query: Query) -> Response:

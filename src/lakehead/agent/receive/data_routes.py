@@ -148,7 +148,7 @@ class JsonLinesRoute:
         """Return what the body is. Raises `Refusal` if the route does not take it."""
         found = content_type(headers)
         if found.media_type not in _JSON_LINES:
-            raise unsupported(found, f"{_JSON_LINES[0]}, with one JSON object in each line")
+            raise unsupported(found, f"{' or '.join(_JSON_LINES)}, with one JSON object in each line")
         encoding = content_encoding(headers, Encoding.IDENTITY, Encoding.GZIP)
         return BodyForm(
             encoding, lambda body, now_ns: decode_json_lines(self.kind, body, now_ns=now_ns, limits=self.limits)

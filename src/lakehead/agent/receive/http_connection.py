@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import socket
 from asyncio import TimerHandle
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -53,7 +55,10 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
-        if len(self.connections) > self._settings.max_connections:
+        if self.client is None and transport.get_extra_info("socket").family != socket.AF_UNIX:
+            self._ends = True  # its sender has gone: without an address it would be taken for one at the Unix socket
+            transport.abort()
+        elif len(self.connections) > self._settings.max_connections:
             self._refuse(503, "Too many connections are open. Try again later.", b"retry-after: 1\r\n")
         else:
             self._timer = self.loop.call_later(self._settings.head_seconds, self.transport.abort)
@@ -68,13 +73,35 @@ class BoundedConnection(HttpToolsProtocol):
         if self._ends:
             return
         self._goes_on = False
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._is_ending:
             return
         self._bytes_in_vain = 0 if self._goes_on else self._bytes_in_vain + len(data)
         if self._bytes_in_vain > self._settings.head_bytes:
             self._status = 431
             self.send_400_response("The request line and headers are too large.")
+
+    def _parse(self, data: bytes) -> None:
+        """Take in bytes, as uvicorn does but for an offer of HTTP/2: HTTP lets a server ignore it, and then the request
+        is one as any other. The parser takes what follows its head for that protocol's: a new one reads it.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = self._head_without_offer() + data[offer.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
+            else:
+                return
+
+    def _head_without_offer(self) -> bytes:
+        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        lines += [b"%s: %s" % each for each in self.headers if each[0] not in (b"connection", b"upgrade")]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         """Note the first bytes of a request: the rest of its head must come in time."""
@@ -94,8 +121,10 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._settings.head_bytes:
             self._status = 431
             raise ValueError("the head is too large")  # which ends parsing: `send_400_response` is called
-        if self.parser.should_upgrade():  # the parser would take the body for another protocol's
-            raise ValueError("another protocol is offered")
+        if self.parser.should_upgrade():
+            if self._get_upgrade() != b"h2c":
+                raise ValueError("another protocol is offered")
+            return  # the same head is parsed again without the offer
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -106,7 +135,8 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note the end of a request."""
         self._goes_on = True
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Go on with the next request that has come, or wait for one."""
@@ -141,6 +171,8 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _stop_timer(self) -> None:
+        # uvicorn does this with any byte that comes, and then a sender holds the connection for as long as it likes.
+        self._unset_keepalive_if_required()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

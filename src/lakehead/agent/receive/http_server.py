@@ -140,7 +140,9 @@ def _bind_tcp(settings: ListenerSettings) -> socket.socket:
                 "Listen at 127.0.0.1, or set allow_remote if everybody who reaches it may write."
             )
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that cannot be one
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        why = why.partition(" (while")[0]  # what follows is the address again
         raise Misconfigured(
-            f"The agent cannot listen at {host} port {port} ({error}). Correct the address, or stop who has it."
+            f"The agent cannot listen at {host} port {port}: {why}. Correct the address, or stop who has it."
         ) from error

@@ -4,8 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
+from lakehead.agent.gateway_connection import checked_url
 from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
+from lakehead.errors import Misconfigured
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.wire.batch_identity import check_id
 from lakehead.wire.errors import InvalidIdentity
@@ -107,6 +109,16 @@ class AgentConfig(ConfigModel):
         SPOOL.dedupe_seconds, description="For how long a request that comes again is known, while the agent runs."
     )
     dedupe_requests: Count = Field(SPOOL.dedupe_requests, description="How many requests are known at most.")
+
+    @field_validator("gateways")
+    @classmethod
+    def _can_be_reached(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for url in given:
+            try:
+                checked_url(url)
+            except Misconfigured as error:
+                raise invalid(str(error)) from None
+        return given
 
     @field_validator("agent_id")
     @classmethod

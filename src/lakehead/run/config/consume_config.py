@@ -241,6 +241,11 @@ class ConsumeConfig(ConfigModel):
             raise invalid(f"tags: {problem}.")
         if self.identity == "message" and self.messages is not MessageFormat.INLINE:
             raise invalid('identity message is for messages = "inline": objects are known by their URIs.')
+        if self.identity == "uri_and_version" and self.queue.type in ("folder", "manifest"):
+            raise invalid(
+                f"identity must be uri or uri_and_etag: a queue of the type {self.queue.type} does not tell "
+                "versions, so each of its objects would become a dead letter."
+            )
         if self.after_landing != "keep":
             if self.queue.type == "manifest" or self.messages is MessageFormat.INLINE:
                 raise invalid("after_landing must be keep: the queue removes its batches itself.")

@@ -9,7 +9,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.accept.bucket_policy import Encryption
 from lakehead.accept.spooled_batch import SpoolLimits
-from lakehead.gateway.settings import IngestSettings, ListenerSettings
+from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire import chunk_keys
@@ -20,7 +20,7 @@ Count = Annotated[StrictInt, Field(ge=1)]
 Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
-INGEST, LISTENER, SPOOL = IngestSettings(), ListenerSettings(), SpoolLimits()
+INGEST, LISTENER, SERVER, SPOOL = IngestSettings(), ListenerSettings(), GatewaySettings(), SpoolLimits()
 MAX_NAME = 1024
 CHUNKS = (chunk_keys.CHUNK_MANIFESTS, chunk_keys.ROLLUP, chunk_keys.INDEX)
 TAKEN_FOLDERS = {(), *((each.partition("/")[0],) for each in (*keys.PLACES, *CHUNKS))}
@@ -91,6 +91,7 @@ class IngestConfig(ConfigModel):
         INGEST.requests_per_second, description="Requests of one agent, on average. null: any number."
     )
     burst: Count = Field(INGEST.burst, description="Requests of one agent at once, after a pause.")
+    agent_requests: Count = Field(INGEST.agent_requests, description="Requests of one agent that may be under way.")
     requests_in_flight: Count = Field(INGEST.requests_in_flight, description="Requests that may be under way.")
     bytes_in_flight: Bytes = Field(INGEST.bytes_in_flight, description="Bytes of frames that may be under way.")
 
@@ -138,7 +139,18 @@ class GatewayConfig(ConfigModel):
     metrics_need_token: StrictBool = Field(
         default=True, description="Whether /metrics needs a token with a role, as other private routes do."
     )
-    stop_seconds: Count = Field(30, description="How long requests under way may take when the gateway stops.")
+    unready_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
+        SERVER.unready_seconds,
+        description="How long a stopping gateway says that it is not ready before it takes no more batches: as long as "
+        "a load balancer needs to notice.",
+    )
+    stop_seconds: Count = Field(
+        SERVER.stop_seconds, description="How long requests under way may take when the gateway stops."
+    )
+    side_effect_seconds: Seconds = Field(
+        SERVER.side_effect_seconds,
+        description="How long derived indexes, the landing queue and the spool may take after that.",
+    )
     bucket_encryption: Encryption | None = Field(
         None, description="The default encryption that the bucket must have; another is told. Default: any."
     )

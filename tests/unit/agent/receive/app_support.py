@@ -106,6 +106,7 @@ class ScriptedAgent:
     """An agent whose status a test sets as it likes."""
 
     parked_entries: list[SpoolEntry] = field(default_factory=list)
+    offered: int = 0
     flushed: Flushed = field(default_factory=lambda: Flushed(waiting=0, parked=(), damaged=0))
     flushes: list[float | None] = field(default_factory=list)
     error: Exception | None = None
@@ -159,6 +160,9 @@ class ScriptedParked:
         dropped = [each for each in self.agent.parked_entries if each.number in numbers]
         self.agent.parked_entries = [each for each in self.agent.parked_entries if each not in dropped]
         return tuple(map(ParkedBatch.of, dropped))
+
+    def offer_now(self) -> None:
+        self.agent.offered += 1
 
 
 @dataclass

@@ -112,6 +112,7 @@ async def test_a_configured_origin_is_known_and_no_other_beside_it() -> None:
         ("GET", "/v1/parked"),
         ("GET", "/v1/parked/7"),
         ("DELETE", "/v1/parked/7"),
+        ("POST", "/v1/parked/retry"),
         ("POST", "/v1/flush"),
         ("POST", METRICS),
         ("POST", WRITE),

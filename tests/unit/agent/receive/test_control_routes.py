@@ -99,6 +99,18 @@ async def test_a_parked_batch_is_dropped_by_its_number_and_its_hash() -> None:
     assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
 
 
+@async_test
+async def test_parked_batches_are_offered_again_when_somebody_asks() -> None:
+    receivers = with_parked()
+
+    answer = await receivers.post("/v1/parked/retry")
+
+    assert (answer.status_code, [each["number"] for each in answer.json()["parked"]]) == (200, [7, 8])
+    assert receivers.agent.offered == 1
+    assert (await receivers.get("/v1/parked/retry")).status_code == 405
+    assert receivers.agent.offered == 1
+
+
 @pytest.mark.parametrize("query", ["", "?sha256=", f"?sha256={'0' * 64}", f"?sha256={SHA256[:-1]}"])
 @async_test
 async def test_a_parked_batch_is_not_dropped_by_its_number_alone(query: str) -> None:

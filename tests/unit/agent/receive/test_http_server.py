@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import stat
+import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -214,6 +215,14 @@ async def test_an_address_that_others_reach_can_be_allowed() -> None:
     assert (known.status_code, foreign.status_code) == (200, 403)
 
 
+@pytest.mark.parametrize("host", ["[::1]", "a" * 64])
+@async_test
+async def test_an_address_that_is_none_is_told(host: str) -> None:
+    with pytest.raises(Misconfigured, match="Correct the address"):
+        async with running(ListenerSettings(host=host, port=0)):
+            pass
+
+
 @async_test
 async def test_localhost_is_loopback() -> None:
     async with running(ListenerSettings(host="localhost", port=0)) as (_, server):
@@ -363,6 +372,50 @@ async def test_too_many_connections_are_503_until_one_is_closed() -> None:
                 if (status := (await fourth.answer())[0]) == 200:
                     break
         assert status == 200
+
+
+@async_test
+async def test_a_sender_that_went_away_at_once_is_not_taken_for_one_at_the_unix_socket() -> None:
+    foreign = request().replace(b"localhost", b"evil.example")
+    async with running() as (receivers, server):
+        assert server.port is not None
+        with socket.create_connection(("127.0.0.1", server.port)) as sender:  # which the server has not accepted yet
+            sender.sendall(foreign)
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset at once
+        async with wire_to(server) as wire:
+            for _ in range(5):  # those that were accepted before it are served meanwhile
+                await wire.send(request())
+                assert (await wire.answer())[0] == 200
+    assert len(receivers.recorder.appended) == 1
+
+
+@pytest.mark.parametrize("framing", ["Content-Length", "chunks"])
+@async_test
+async def test_an_offer_to_speak_http_2_is_ignored_as_java_senders_make_it(framing: str) -> None:
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk")
+    in_chunks = head("Transfer-Encoding: chunked", *offer) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(LOG_LINE), LOG_LINE)
+    sent = in_chunks if framing == "chunks" else request(LOG_LINE, *offer)
+    async with running() as (receivers, server), wire_to(server) as wire:
+        await wire.send(head("Content-Length: 0", *offer, path="/healthz", method="GET") + sent[:-1])
+        await wire.send(sent[-1:] + sent + request(LOG_LINE * 2, "Connection: close"))
+        assert [(await wire.answer())[0] for _ in range(4)] == [200, 200, 200, 200]
+        assert await wire.is_closed()
+    assert [len(records) for _, records, _ in receivers.recorder.appended] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "later"),
+    [("/nothing", b"x"), (JSON_LOGS, b"\r\n")],
+    ids=["a part of a body that was answered unread", "an empty line"],
+)
+@async_test
+async def test_a_connection_is_closed_if_no_request_comes_for_long_whatever_else_does(path: str, later: bytes) -> None:
+    async with running(ListenerSettings(port=0, idle_seconds=1)) as (_, server), wire_to(server) as wire:
+        await wire.send(head("Content-Length: 100", path=path) if later == b"x" else request())
+        await wire.answer()
+        await wire.send(later)
+        assert await wire.is_closed()
 
 
 # --- stopping

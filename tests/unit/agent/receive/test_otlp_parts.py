@@ -80,6 +80,7 @@ def test_a_large_body_of_as_many_records_as_there_may_be_is_read() -> None:
     assert decode_otlp_logs(of_scope(records), is_json=False, now_ns=1).records.num_rows == 100_000
 
 
+@pytest.mark.slow
 def test_a_body_of_the_largest_size_takes_no_hundred_times_its_bytes() -> None:
     script = """
 from pathlib import Path

@@ -170,6 +170,7 @@ print(log.dropped, len(warnings))
 """
 
 
+@pytest.mark.slow
 def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 

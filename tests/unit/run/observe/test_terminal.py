@@ -87,6 +87,7 @@ def test_tables_that_run_have_a_line_with_all_that_is_known_of_them() -> None:
     assert drawn(run, status, width=60)[0] == "shop.orders      scd1  merging…  6 of 10  120,000 rows  2:05"
 
 
+@pytest.mark.slow
 def test_a_hundred_tables_at_once_fit_and_the_totals_are_seen() -> None:
     status = RunStatus()
     run = FakeRun(status)
