@@ -18,7 +18,8 @@ from lakehead.ids import SeededIds
 from lakehead.retry import PollInterval
 from lakehead.wire.acceptance_records import IdentityVoid
 from lakehead.wire.agent_journal import MAGIC, joined_records, read_journal
-from lakehead.wire.errors import Unreadable
+from lakehead.wire.errors import NewerFormat, Unreadable
+from lakehead.wire.frame import peek_frame
 from tests.sim.agent_disk import SimulatedSpoolDisk, Step
 from tests.sim.agent_gateways import ATTEMPT_SECONDS, KnownFrame, known_frame, numbers_in
 from tests.support.simulation import Process, SimulatedClock
@@ -221,7 +222,11 @@ class Machine:
 
     def unfixed(self) -> list[str]:
         """The names of the batches that are no frames: those that still collect records, or are damaged."""
-        return [name for name, body in self._batches().items() if _readable(body) is None]
+        return [name for name, body in self._batches().items() if _readable(body) is None and not _looks_newer(body)]
+
+    def has_set_aside(self) -> bool:
+        """Whether damage was kept: set aside, or where it is if it looks as if a newer Lakehead had written it."""
+        return bool(self.disk.has("damaged")) or any(map(_looks_newer, self._batches().values()))
 
     def _batches(self) -> dict[str, bytes]:
         files = {**self.disk.has("entries"), **self.disk.has("parked")}
@@ -268,6 +273,19 @@ def _readable(body: bytes) -> KnownFrame | None:
         return known_frame(body)
     except Unreadable:
         return None
+
+
+def _looks_newer(body: bytes) -> bool:
+    try:
+        if body.startswith(MAGIC):
+            read_journal(body)
+        else:
+            peek_frame(body)
+    except NewerFormat:
+        return True
+    except Unreadable:
+        pass
+    return False
 
 
 def _hit(body: bytes, at: int) -> set[int]:

@@ -255,7 +255,7 @@ class AgentSimulation:
         lost = set(self.promised) - set(self.gateways.accepted) - waiting - self._dropped()
         if lost - self.rotten:
             self.gateways.fail(f"the records {sorted(lost - self.rotten)} were promised, and are nowhere")
-        if lost and not any(machine.disk.has("damaged") for machine in self.machines):
+        if lost and not any(machine.has_set_aside() for machine in self.machines):
             self.gateways.fail(f"the records {sorted(lost)} were damaged, and nothing was set aside")
         if not self.rotten:
             for machine in self.machines:

@@ -44,11 +44,13 @@ AUDIT = "audit/v1"
 AUTHORITY = "authority/v1/authority.json"
 TOKENS = "tokens/v1/tokens.json"
 RECONCILER_HEARTBEAT = "reconciler/v1/heartbeat.json"
+RECONCILER_CHECKPOINT = "reconciler/v1/checkpoint.json"
+COMPLETED_AUDIT = "reconciler/v1/completed-audit.json"
 
 PLACES = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, IDENTITY_CONFLICTS, OVERLAPS),
     *(QUARANTINE_BY_BLOB, QUARANTINED_IDENTITIES, RESOLUTIONS, REPAIRS, RETIRED, DISCARDED, AUDIT),
-    *(AUTHORITY, TOKENS, RECONCILER_HEARTBEAT, VOIDING),
+    *(AUTHORITY, TOKENS, RECONCILER_HEARTBEAT, RECONCILER_CHECKPOINT, COMPLETED_AUDIT, VOIDING),
 )
 """All of them: nothing else may be stored below their first segments."""
 

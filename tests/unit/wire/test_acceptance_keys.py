@@ -48,6 +48,8 @@ KEYS = {
     "authority": keys.AUTHORITY,
     "tokens": keys.TOKENS,
     "reconciler_heartbeat": keys.RECONCILER_HEARTBEAT,
+    "reconciler_checkpoint": keys.RECONCILER_CHECKPOINT,
+    "completed_audit": keys.COMPLETED_AUDIT,
     "chunk_manifest": chunk_keys.chunk_manifest(HOUR, "5m", 7),
     "rollup_chunk": chunk_keys.rollup_chunk("5m", HOUR, "http_requests_total", "run-1"),
     "rollup_chunk_of_an_odd_metric": chunk_keys.rollup_chunk("5m", HOUR, "../a:b c/é~.", "run-1"),

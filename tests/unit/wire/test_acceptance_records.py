@@ -32,6 +32,14 @@ from lakehead.wire.conflict_records import (
 from lakehead.wire.errors import InvalidRecord, NewerFormat, Unreadable
 from lakehead.wire.frame import decode_frame, frame_sha256
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
+from lakehead.wire.maintenance_records import (
+    BatchRepair,
+    ColdScan,
+    CompletedAudit,
+    DiscardedBatch,
+    ReconcilerCheckpoint,
+    RetiredBatch,
+)
 from lakehead.wire.stored_record import StoredRecord, schema_name
 from lakehead.wire.utc_hours import UtcHour
 from tests.unit.wire.frames import frame
@@ -41,6 +49,7 @@ IDENTITY = BatchIdentity("agent-a", "boot-uuid", 10, 20)
 ACCEPTED_HASH, SUBMITTED_HASH = "abcd" + "0" * 60, "dead" + "1" * 60
 AT = 1_760_000_000_000_000_000
 NONCE = "0c8a1c2e-5f0b-4a51-8a5a-1b2c3d4e5f60"
+TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
 
 MANIFEST = IdentityManifest(
     agent_id="agent-a",
@@ -147,7 +156,37 @@ RECORDS: dict[str, StoredRecord] = {
         nonce=NONCE,
     ),
     "reconciler-heartbeat": ReconcilerHeartbeat(reconciler_id="r1", beat_at_unix_ns=AT, version=9, nonce=NONCE),
+    "repair": msgspec.structs.replace(
+        BatchRepair.of(MANIFEST, "corrupt", found_at_unix_ns=AT, found_by="r1"),
+        state="healed",
+        healed_at_unix_ns=AT + 1,
+        version=2,
+        nonce=NONCE,
+    ),
+    "retired-batch": RetiredBatch.of(IDENTITY, ACCEPTED_HASH, at_unix_ns=AT, by="gc-1"),
+    "discarded-batch": DiscardedBatch.of(TABLE, IDENTITY, at_unix_ns=AT, by="ann", reason="a test", nonce=NONCE),
+    "reconciler-checkpoint": ReconcilerCheckpoint(
+        reconciled_through_unix_ns=AT,
+        cold_scan=ColdScan(begun_at_unix_ns=AT, last_key=MANIFEST.key, seen=7),
+        version=3,
+        nonce=NONCE,
+    ),
+    "completed-audit": CompletedAudit(
+        begun_at_unix_ns=AT,
+        ended_at_unix_ns=AT + 1,
+        accepted=3,
+        voids=1,
+        quarantined=1,
+        repaired=2,
+        problems=0,
+        audited_by="r1",
+        version=4,
+        nonce=NONCE,
+    ),
 }
+OPTIONAL = {"cold_scan"}
+"""What a record may lack, or have as null."""
+
 EACH = pytest.mark.parametrize("name", sorted(RECORDS))
 
 
@@ -218,7 +257,7 @@ def test_each_key_of_a_record_is_needed_unless_it_has_a_default(name: str) -> No
     record = RECORDS[name]
     whole = json.loads(record.encode())
 
-    for left_out in set(whole) - {"nonce", "note", "reason", "open_spools", "because_of", "before", "after"}:
+    for left_out in set(whole) - {"nonce", "note", "reason", "open_spools", "because_of", "before", "after", *OPTIONAL}:
         rest = msgspec.json.encode({key: value for key, value in whole.items() if key != left_out})
         with pytest.raises(Unreadable) as caught:
             type(record).decode(rest, key_of(record))
@@ -231,7 +270,7 @@ def test_no_key_takes_a_value_of_another_form(name: str, wrong: object) -> None:
     record = RECORDS[name]
     whole = json.loads(record.encode())
 
-    for key in set(whole) - {"nonce", "note", "reason", "prefix", "because_of", "before", "after"}:
+    for key in set(whole) - {"nonce", "note", "reason", "prefix", "because_of", "before", "after", *OPTIONAL}:
         body = msgspec.json.encode({**whole, key: wrong})
         try:
             decoded = type(record).decode(body, key_of(record))
