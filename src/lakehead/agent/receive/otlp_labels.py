@@ -10,17 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from lakehead.agent.receive.arrow_columns import joined_texts, offsets
-from lakehead.agent.receive.otlp_messages import Tail, parse
+from lakehead.agent.receive.otlp_messages import VALUE_FIELDS, Tail, parse
 from lakehead.agent.receive.otlp_values import read_pair
 
 SCOPE_PREFIX = b"otel_scope_"
 """Begins the labels that tell a series' instrumentation scope, as Prometheus has them."""
-
-_VALUE_FIELDS = frozenset({2, 3, 4, 6})
-"""The times and values of a point of a gauge or sum."""
 
 NO_RECORDED_VALUE = 1
 """The flag of a data point that says that its series has ended."""
@@ -204,7 +200,7 @@ class TailLabels(dict[bytes, LabelSet | None]):
 
     def __missing__(self, tail: bytes) -> LabelSet | None:
         found = parse(Tail, tail)
-        if any(unknown.field_number in _VALUE_FIELDS for unknown in UnknownFieldSet(found)):
+        if any(map(found.HasField, VALUE_FIELDS)):
             return None
         labels = self._sets.made(found.attributes)
         if found.flags & NO_RECORDED_VALUE:

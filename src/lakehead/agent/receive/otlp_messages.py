@@ -24,6 +24,9 @@ _FILES = (common_pb2, resource_pb2, metrics_pb2, metrics_service_pb2, logs_pb2, 
 _PACKAGE = "opentelemetry.proto"
 _NUMBER_POINT = f".{_PACKAGE}.metrics.v1.NumberDataPoint"
 _KEY_VALUE = f".{_PACKAGE}.common.v1.KeyValue"
+VALUE_FIELDS = {"start_time_unix_nano": 2, "time_unix_nano": 3, "as_double": 4, "as_int": 6}
+"""The times and values of a point of a gauge or sum, each of eight bytes."""
+
 _NOT_READ_AT_ONCE = frozenset({_NUMBER_POINT, f".{_PACKAGE}.metrics.v1.Exemplar"})
 
 
@@ -34,13 +37,15 @@ def _stays_bytes(field: FieldDescriptorProto) -> bool:
 
 
 def _tail_of_a_point() -> FileDescriptorProto:
-    """What a point of a gauge or sum ends with. Every other field is an unknown one of it."""
-    file = FileDescriptorProto(name="lakehead/tail.proto", package="lakehead", syntax="proto3")
+    """What a point of a gauge or sum ends with, and what stands before that, which should not be there."""
+    file = FileDescriptorProto(name="lakehead/tail.proto", package="lakehead", syntax="proto2")  # knows what is there
     tail = file.message_type.add(name="Tail")
     field = FieldDescriptorProto
     tail.field.add(name="exemplars", number=5, label=field.LABEL_REPEATED, type=field.TYPE_BYTES)
     tail.field.add(name="attributes", number=7, label=field.LABEL_REPEATED, type=field.TYPE_BYTES)
     tail.field.add(name="flags", number=8, label=field.LABEL_OPTIONAL, type=field.TYPE_UINT32)
+    for name, number in VALUE_FIELDS.items():
+        tail.field.add(name=name, number=number, label=field.LABEL_OPTIONAL, type=field.TYPE_FIXED64)
     return file
 
 

@@ -124,7 +124,7 @@ class WriteMessages:
     """
 
     request: type[Any]
-    """Its series are bytes."""
+    """Its series are bytes. What a request of the other version has is in `of_the_other` and `of_the_other_too`."""
 
     series: type[Any]
     """Its histograms and exemplars are bytes."""
@@ -135,11 +135,16 @@ class WriteMessages:
     histogram: type[Any]
 
 
-def _read_as(package: str, messages: Mapping[str, Sequence[_Field]], request: str) -> WriteMessages:
+def _read_as(
+    package: str, messages: Mapping[str, Sequence[_Field]], request: str, of_the_other: tuple[int, int]
+) -> WriteMessages:
+    """`of_the_other` are the numbers of the fields that only a request of the other version has."""
     everything = ("Label", "Sample", "Histogram", "Exemplar", "TimeSeries", "MetricMetadata")
     in_parts = _with_bytes(messages, *everything)
+    first, second = of_the_other
+    others: Sequence[_Field] = ((first, "*bytes", "of_the_other"), (second, "*bytes", "of_the_other_too"))
     return WriteMessages(
-        message_class(package, in_parts, request),
+        message_class(package, {**in_parts, request: [*in_parts[request], *others]}, request),
         message_class(package, _with_bytes(messages, "Histogram", "Exemplar"), "TimeSeries"),
         message_class(package, in_parts, "TimeSeries"),
         message_class(package, messages, "Histogram"),
@@ -156,5 +161,5 @@ def _with_bytes(messages: Mapping[str, Sequence[_Field]], *kinds: str) -> Mappin
     }
 
 
-V1 = _read_as("prometheus", _V1, "WriteRequest")
-V2 = _read_as("io.prometheus.write.v2", _V2, "Request")
+V1 = _read_as("prometheus", _V1, "WriteRequest", (4, 5))
+V2 = _read_as("io.prometheus.write.v2", _V2, "Request", (1, 3))

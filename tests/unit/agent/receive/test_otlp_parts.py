@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -73,6 +74,18 @@ def test_logs_with_millions_of_empty_messages_are_too_large(body: bytes) -> None
 def test_json_with_millions_of_empty_objects_is_too_large(decode: Callable[..., Decoded], body: bytes) -> None:
     with pytest.raises(BodyTooLarge, match="more than 500,000 messages"):
         decode(body, is_json=True, now_ns=1)
+
+
+def test_millions_of_unknown_fields_of_a_point_are_never_listed() -> None:
+    time_and_value = b"\x19" + bytes(7) + b"\x01\x21" + bytes(8)
+    body = of_metric(5, within(1, time_and_value + b"\x78\x00" * 1_000_000))
+    tracemalloc.start()
+    try:
+        assert decode_otlp_metrics(body, is_json=False, now_ns=1).records.num_rows == 1
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10 * len(body)  # as Python has them, they took forty times
 
 
 def test_a_large_body_of_as_many_records_as_there_may_be_is_read() -> None:

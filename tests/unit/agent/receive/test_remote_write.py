@@ -1,6 +1,7 @@
 """Requests of remote write 1.0 and 2.0 as samples."""
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -351,6 +352,21 @@ def test_millions_of_empty_series_or_symbols_are_counted_before_they_are_read() 
     assert too_large(b"\x0a\x00" * 500_001, decode_remote_write_v1)
     assert too_large(b"\x2a\x00" * 500_001, decode_remote_write_v2)
     assert too_large(b"\x22\x00" * 2_000_001, decode_remote_write_v2)
+
+
+@BOTH
+@pytest.mark.parametrize("field", [b"\x78\x00", b"\x7a\x00"])
+def test_millions_of_unknown_fields_take_no_more_memory_than_their_bytes_a_few_times(
+    made: Made, decode: Decode, field: bytes
+) -> None:
+    body = made((UP, [(MS, 1)])).SerializeToString() + field * 1_000_000
+    tracemalloc.start()
+    try:
+        assert decode(body).records.num_rows == 1
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10 * len(body)  # listed as Python has them, they took forty times
 
 
 def test_very_many_labels_are_too_many() -> None:
