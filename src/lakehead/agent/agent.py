@@ -26,7 +26,7 @@ from lakehead.wire.request_id import RequestId
 
 
 class Agent:
-    """Takes samples and log records, and delivers them. Use it in an `async with` block.
+    """Takes samples and log records, and delivers them. Use it in an `async with` block, and on one event loop.
 
     What a call has returned for is on disk, and will be accepted by a gateway exactly once, whatever happens to this
     process or to the gateways; what they refuse is kept, and shown by `status`. At the end of the block the agent stops
@@ -42,6 +42,9 @@ class Agent:
         self.alerts = Alerts(deps.clock)
         self._deps = deps
         self._opened: tuple[Spool, Sending] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that it was opened on, and is used on."""
+
         self._stack = AsyncExitStack()
         self._closing = asyncio.Lock()
 
@@ -65,6 +68,7 @@ class Agent:
 
     async def append(self, kind: FrameKind, records: pa.RecordBatch, request: RequestId | None = None) -> Spooled:
         """Take records that were checked, as `Spool.append` does: for receivers. Raises what that raises."""
+        self._check_loop()
         with self._told_if_refused():
             spooled = await self.spool.append(kind, records, request)
         self.alerts.is_over(AlertKind.SPOOL_FULL)
@@ -101,6 +105,7 @@ class Agent:
         Nothing is sent sooner than without it but for the batch that still collects records. Raises `Unavailable` if
         the disk does not let that be sealed, or failed so that only the next start can tell what is on it.
         """
+        self._check_loop()
         spool, sending = self._parts
         damaged_before = spool.status().damaged
         last = await spool.seal_now()
@@ -145,6 +150,7 @@ class Agent:
 
     async def close(self) -> None:
         """Stop within seconds, and leave what is not accepted on disk. It can be called again."""
+        self._check_loop()
         async with self._closing:
             self._opened = None
             await self._stack.aclose()
@@ -160,7 +166,7 @@ class Agent:
             self._tell_what_was_found(spool)
             await stack.enter_async_context(sending.running())
             self._stack = stack.pop_all()
-        self._opened = spool, sending
+        self._opened, self._loop = (spool, sending), asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -181,6 +187,11 @@ class Agent:
 
     def _sending_of(self, spool: Spool) -> Sending:
         return Sending.of(spool, self.settings, self._deps, alerts=self.alerts, counts=self.counts)
+
+    def _check_loop(self) -> None:
+        """Raise `InvalidCall` on another event loop, where numbers could be given twice, and nobody be woken."""
+        if self._opened is not None and asyncio.get_running_loop() is not self._loop:
+            raise InvalidCall("The agent was opened on another event loop. Use `BlockingAgent` from several threads.")
 
     @property
     def _parts(self) -> tuple[Spool, Sending]:

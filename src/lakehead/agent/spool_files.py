@@ -20,6 +20,18 @@ DRAFTS = "tmp"
 
 FOLDERS = (ENTRIES, PARKED, SEEN, DAMAGED, DRAFTS)
 
+_LOCKS: set[int] = set()
+"""The open lock files of this process."""
+
+
+def _let_go_after_a_fork() -> None:
+    """Leave the locks to the parent: they would be held for as long as one of the two has the file open."""
+    while _LOCKS:
+        os.close(_LOCKS.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_after_a_fork)
+
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
@@ -34,6 +46,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         lock = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable_folder(folder, error) from error
+    _LOCKS.add(lock)
     try:
         _lock(lock, folder)
         try:
@@ -42,7 +55,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
             raise _unusable_folder(folder, error) from error
         yield
     finally:
-        os.close(lock)
+        if lock in _LOCKS:
+            _LOCKS.remove(lock)
+            os.close(lock)
 
 
 def create_file(path: Path, data: bytes) -> int:

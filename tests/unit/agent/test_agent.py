@@ -304,3 +304,23 @@ async def test_that_there_is_no_room_to_park_is_shown_in_its_status(tmp_path: Pa
         [alert] = one.status().alerts
         assert alert.kind is AlertKind.PARKED
         assert "parked/ is full" in alert.text
+
+
+@async_test
+async def test_another_event_loop_cannot_use_an_agent_and_leaves_it_as_it_is(tmp_path: Path) -> None:
+    async with agent(tmp_path, Script(accepted)) as one:
+
+        async def elsewhere() -> list[str]:
+            told = []
+            for call in (one.add_samples([sample(2)]), one.flush(), one.close()):
+                with pytest.raises(InvalidCall) as caught:
+                    await call
+                told.append(str(caught.value))
+            return told
+
+        told = await asyncio.to_thread(asyncio.run, elsewhere())
+        await one.add_samples([sample(1)])
+        flushed = await one.flush(FLUSH_SECONDS)
+
+    assert all("another event loop" in each for each in told)
+    assert flushed.is_accepted

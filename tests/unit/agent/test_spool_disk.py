@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,29 @@ def test_a_folder_is_one_processs_at_a_time_and_what_it_left_half_written_goes(t
         assert (tmp_path / "spool" / "tmp" / "0").exists()
     with open_local_spool_disk(tmp_path / "spool"):
         assert list((tmp_path / "spool" / "tmp").iterdir()) == []
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    forking = multiprocessing.get_context("fork")
+    left, ours = forking.Event(), forking.Event()
+    with open_local_spool_disk(tmp_path / "spool"):
+        child = forking.Process(target=leave_in_the_child, args=(tmp_path / "spool", left, ours), daemon=True)
+        child.start()
+        assert left.wait(60)
+        with pytest.raises(SpoolLocked), open_local_spool_disk(tmp_path / "spool"):
+            pass
+    with open_local_spool_disk(tmp_path / "spool"):
+        ours.set()
+        child.join()
+    assert child.exitcode == 0
+
+
+def leave_in_the_child(spool: Path, left: Event, ours: Event) -> None:
+    """See that the folder is the parent's, and live on until that has it open again."""
+    with pytest.raises(SpoolLocked), open_local_spool_disk(spool):
+        pass
+    left.set()
+    assert ours.wait(60)
 
 
 def test_names_that_a_killed_process_left_are_flushed_before_they_are_believed(
