@@ -19,6 +19,7 @@ from lakehead.agent.seen_requests import SeenRequests
 from lakehead.agent.sending import Sending
 from lakehead.agent.spool import Spool
 from lakehead.agent.spool_appends import SpoolAppends
+from lakehead.agent.spool_contents import SpoolContents
 from lakehead.agent.spool_disk import SpoolDisk
 from lakehead.agent.spool_entries import SpoolEntries
 from lakehead.agent.spool_entry import ParkReason, SpoolEntry
@@ -317,6 +318,14 @@ class TakesTheTornTail(SpoolLoading):
         return await super()._recover(number, name)
 
 
+class CountsParkedAsWaiting(SpoolContents):
+    """What is parked takes the room of what waits: refused batches keep the spool from taking more."""
+
+    @property
+    def entries(self) -> int:
+        return super().entries + self._count["parked"]
+
+
 def _writers(into: type[JournalWriter]) -> Change:
     def change(spool: Spool) -> None:
         for writer in spool._writers.values():
@@ -339,4 +348,5 @@ BROKEN_AGENTS: dict[str, AgentParts] = {
     "seals_before_it_saves": with_spool(lambda spool: _turn(spool._sealing, SealsBeforeItSaves)),
     "counts_wall_time": with_spool(lambda spool: _turn(spool._seen, CountsWallTime)),
     "takes_the_torn_tail": with_spool(lambda spool: _turn(spool._loading, TakesTheTornTail)),
+    "counts_parked_as_waiting": with_spool(lambda spool: _turn(spool._contents, CountsParkedAsWaiting)),
 }

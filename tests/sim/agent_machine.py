@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
+
 from lakehead.agent.agent import Agent
 from lakehead.agent.gateway_answers import Answered, TryAgain
 from lakehead.agent.settings import AgentDeps, AgentSettings
@@ -20,6 +22,7 @@ from lakehead.wire.acceptance_records import IdentityVoid
 from lakehead.wire.agent_journal import MAGIC, joined_records, read_journal
 from lakehead.wire.errors import NewerFormat, Unreadable
 from lakehead.wire.frame import peek_frame
+from lakehead.wire.frame_header import has_damaged_version
 from tests.sim.agent_disk import SimulatedSpoolDisk, Step
 from tests.sim.agent_gateways import ATTEMPT_SECONDS, KnownFrame, known_frame, numbers_in
 from tests.support.simulation import Process, SimulatedClock
@@ -282,7 +285,7 @@ def _looks_newer(body: bytes) -> bool:
         else:
             peek_frame(body)
     except NewerFormat:
-        return True
+        return not has_damaged_version(pa.py_buffer(body))
     except Unreadable:
         pass
     return False

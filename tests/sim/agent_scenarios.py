@@ -6,6 +6,7 @@ The shorter versions of an agent lose or double records, and must be caught.
 from collections.abc import Sequence
 
 from lakehead.agent.spool_settings import SpoolSettings
+from lakehead.wire.agent_spool_records import ENTRIES
 from lakehead.wire.record_schemas import FrameKind
 from tests.faults.store import Faults
 from tests.sim.agent_broken import BROKEN_AGENTS
@@ -137,7 +138,12 @@ async def _decide_where_spools_are_full(sim: AgentSimulation) -> None:
         await sim.world.clock.sleep(LOOKS_EVERY)
         for machine in sim.machines:
             refused = sim.undecided(machine)
-            if len(refused) >= machine.settings.spool_entries:
+            waiting = {frame.submission.sha256 for name, frame in machine.frames().items() if name.startswith(ENTRIES)}
+            # Those that are in the folder for parked batches must not keep the spool from taking more.
+            if (
+                len(waiting.intersection(frame.submission.sha256 for frame in refused))
+                >= machine.settings.spool_entries
+            ):
                 sim.release(machine)
                 for frame in refused:
                     sim.decide_later(frame)

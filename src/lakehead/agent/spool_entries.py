@@ -25,7 +25,7 @@ from lakehead.wire.agent_spool_records import ENTRIES, PARKED, ParkedNote, damag
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat
 from lakehead.wire.frame import decode_frame, encode_frame
-from lakehead.wire.frame_header import check_whole, decode_header, decode_prefix
+from lakehead.wire.frame_header import check_whole, decode_header, decode_prefix, has_damaged_version
 from lakehead.wire.record_schemas import FrameKind
 
 NOTE_CHARACTERS = 2_000
@@ -229,7 +229,12 @@ def _name(entry: SpoolEntry) -> str:
 def _check(body: bytes, identity: BatchIdentity) -> None:
     """Raise `BadFrame` or `NewerFormat` unless this is a whole frame of this identity."""
     frame = pa.py_buffer(body)
-    prefix = decode_prefix(frame)
+    try:
+        prefix = decode_prefix(frame)
+    except NewerFormat:
+        if has_damaged_version(frame):
+            raise BadFrame("bad_version", "The frame is damaged where its version is told.") from None
+        raise
     check_whole(frame, prefix)
     if (found := decode_header(frame, prefix).identity) != identity:
         raise BadFrame("bad_identity", f"It is the frame of {found}.")

@@ -8,6 +8,8 @@ batches of their own.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from lakehead.agent.alerts import AlertKind, Alerts
 from lakehead.agent.sealing import Sealing
 from lakehead.agent.spool_contents import SpoolContents
@@ -31,7 +33,7 @@ from lakehead.wire.agent_spool_records import (
 )
 from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge, Unreadable
 from lakehead.wire.frame import decode_frame, peek_frame
-from lakehead.wire.frame_header import MAX_HEAD_BYTES
+from lakehead.wire.frame_header import MAX_HEAD_BYTES, has_damaged_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class SpoolLoading:
         try:
             decode_frame(body)
         except NewerFormat:
-            return False
+            return has_damaged_version(pa.py_buffer(body))
         except (BadFrame, TooLarge):
             return True
         return False

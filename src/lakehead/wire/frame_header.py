@@ -125,6 +125,20 @@ def check_whole(frame: pa.Buffer, prefix: FramePrefix) -> None:
         raise BadFrame("bad_checksum", "The frame is damaged: its checksum does not match.")
 
 
+def has_damaged_version(frame: pa.Buffer) -> bool:
+    """Whether a frame that says it is of a newer wire version is one of this version, by its checksum."""
+    begin, end = len(MAGIC), len(MAGIC) + 2
+    body, version = frame.to_pybytes(), WIRE_VERSION.to_bytes(2, "little")
+    if len(body) < _HEADER_AT or body[begin:end] == version:
+        return False
+    mended = pa.py_buffer(body[:begin] + version + body[end:])
+    try:
+        check_whole(mended, decode_prefix(mended))
+    except BadFrame:
+        return False
+    return True
+
+
 def decode_header(frame: pa.Buffer, prefix: FramePrefix) -> FrameHeader:
     """Decode the header that follows the prefix. Raises `BadFrame` and `NewerFormat`."""
     if prefix.frame_version > FRAME_VERSION:

@@ -93,14 +93,16 @@ async def test_who_waits_is_told_of_what_comes_and_what_leaves(tmp_path: Path) -
 # --- damaged
 
 
+@pytest.mark.parametrize("at", [8, -20], ids=["of its version", "of its records"])
 @async_test
-async def test_a_frame_with_a_flipped_bit_is_set_aside_and_told_and_never_sent(tmp_path: Path) -> None:
+async def test_a_frame_with_a_flipped_bit_is_set_aside_and_told_and_never_sent(at: int, tmp_path: Path) -> None:
     async with opened(tmp_path) as spool:
         await batches(spool, 2)
         first, second = spool.waiting()
         path = spool.folder / "entries" / f"{first.number:020}"
-        body = path.read_bytes()
-        path.write_bytes(body[:-20] + bytes([body[-20] ^ 4]) + body[-19:])
+        body = bytearray(path.read_bytes())
+        body[at] ^= 4
+        path.write_bytes(body)
 
         assert await spool.read(first) is None
         assert await spool.requeue(first) is None
