@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakehead.agent.errors import BadRecord
 from lakehead.agent.plain_columns import usual_records
-from lakehead.agent.plain_times import shown, unix_ns
+from lakehead.agent.plain_times import SHOWN, shown, unix_ns
 from lakehead.wire.errors import BadFrame
 from lakehead.wire.record_schemas import FrameKind, newest_schema
 
@@ -57,18 +57,39 @@ def one_by_one(kind: FrameKind, records: Sequence[PlainRecord]) -> pa.RecordBatc
         try:
             rows.append(_row(kind, record))
         except ValueError as error:
-            raise BadRecord(index, str(error)) from None
+            raise _bad_record(index, error) from None
     try:
         return _checked_batch(kind, rows)
     except _NOT_ARROW:
-        for index, row in enumerate(rows):
-            try:
-                _checked_batch(kind, [row])
-            except _NOT_ARROW as error:
-                raise BadRecord(index, f"{error}") from None
+        index = _first_wrong(kind, rows)
+        try:
+            _checked_batch(kind, rows[index : index + 1])
+        except _NOT_ARROW as error:
+            raise _bad_record(index, error) from None
         raise
 
 
+def _first_wrong(kind: FrameKind, rows: list[dict[str, object]]) -> int:
+    """Return the first row that Arrow does not take, of rows one of which it does not: by halves, for they are many."""
+    begin, end = 0, len(rows)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            _checked_batch(kind, rows[begin:middle])
+        except _NOT_ARROW:
+            end = middle
+        else:
+            begin = middle
+    return begin
+
+
+def _bad_record(index: int, error: Exception) -> BadRecord:
+    """Name a record and why it is wrong, without all that Arrow, or the sender, says of it."""
+    reason = str(error)
+    return BadRecord(index, reason if len(reason) <= _REASON_CHARACTERS else f"{reason[:_REASON_CHARACTERS]}…")
+
+
+_REASON_CHARACTERS = 400
 _NOT_ARROW = (BadFrame, pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -107,7 +128,7 @@ def _named(names: Sequence[str], record: object) -> dict[str, object]:
 
 def _refuse_unknown(given: Mapping[str, object], known: Sequence[str], what: str) -> None:
     if unknown := sorted(str(name) for name in given if name not in known):
-        raise ValueError(f"There is no {what} {', '.join(unknown)}. Known are {', '.join(known)}.")
+        raise ValueError(f"There is no {what} {', '.join(unknown)[:SHOWN]}. Known are {', '.join(known)}.")
 
 
 def _as_it_is(name: str, value: object) -> object:

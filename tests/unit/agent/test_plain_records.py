@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from math import isnan
 
 import pandas as pd  # type: ignore[import-untyped]  # it has no types of its own
+import pyarrow as pa
 import pytest
 
+from lakehead.agent import plain_records
 from lakehead.agent.errors import BadRecord
 from lakehead.agent.plain_records import PlainRecord, record_batch
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V2, FrameKind
@@ -93,6 +95,8 @@ def test_numbers_that_json_does_not_have_are_taken_as_text() -> None:
         (sample(time="9999-12-31T23:59:59Z"), "from 1677 to 2262"),
         (sample(value=10**400), "too large"),
         (sample(value="x" * 10_000), "^.{,300}$"),
+        (sample(**{"x" * 10_000: 1}), "There is no column x{,80}. Known are .{,300}$"),
+        (sample(monotonic="x" * 10_000), "^.{,420}…$"),
         (sample(labels="x" * 10_000), "^.{,300}$"),
         (sample(value=None, type="exponential_histogram", distribution={"count": 1, "scale": 1.5}), "scale is 1.5"),
         (
@@ -132,3 +136,23 @@ def test_a_fraction_is_not_made_a_whole_number(name: str) -> None:
         record_batch(FrameKind.LOGS, [{"time": NINE, name: 1.5}])
 
     assert record_batch(FrameKind.LOGS, [{"time": NINE, name: 2.0}]).column(name).to_pylist() == [2]
+
+
+@pytest.mark.parametrize("place", [0, 1, 6, 7, 99])
+def test_the_first_wrong_record_of_many_is_found_in_few_looks(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, check = list[int](), plain_records._checked_batch
+
+    def counted(kind: FrameKind, rows: list[dict[str, object]]) -> pa.RecordBatch:
+        looks.append(len(rows))
+        return check(kind, rows)
+
+    monkeypatch.setattr(plain_records, "_checked_batch", counted)
+    records = [sample() for _ in range(100)]
+    for wrong in (place, 99):
+        records[wrong] = sample(unit=7)
+
+    with pytest.raises(BadRecord) as refused:
+        record_batch(FrameKind.SAMPLES, records)
+
+    assert refused.value.index == place
+    assert len(looks) < 12
