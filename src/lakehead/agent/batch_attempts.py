@@ -148,6 +148,9 @@ class BatchAttempts:
                 found = TryAgain(refused.reason, in_doubt=True)
             else:
                 return self._refused(refused, gateway, begun)
+        except Exception as error:
+            self.gateways.failed(gateway, repr(error), begun=begun)  # so that another one is asked the next time
+            raise
         if isinstance(found, Receipt):
             return await self._accepted(found, batch, gateway, begun)
         return self._failed(found, gateway, begun, is_to_blame=is_to_blame)

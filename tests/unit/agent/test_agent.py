@@ -279,6 +279,24 @@ async def test_an_error_that_nobody_foresaw_is_told_and_the_batch_is_sent_all_th
         assert "ZeroDivisionError" in alert.text
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@async_test
+async def test_a_gateway_with_which_something_unforeseen_happens_each_time_is_avoided(
+    place: int, tmp_path: Path
+) -> None:
+    def odd(_: httpx.Request) -> httpx.Response:
+        raise ZeroDivisionError("in the client")
+
+    gateways = [Script(accepted), Script(accepted)]
+    ways: list[httpx.AsyncBaseTransport] = [*gateways]
+    ways[place] = httpx.MockTransport(odd)
+    async with agent(tmp_path, *ways) as one:
+        await one.add_samples([sample(1)])
+        assert (await one.flush(FLUSH_SECONDS)).is_accepted
+
+    assert len(gateways[1 - place].bodies) == 1
+
+
 @async_test
 async def test_what_the_spool_finds_damaged_while_the_agent_runs_is_shown_with_its_alerts(tmp_path: Path) -> None:
     async with agent(tmp_path, Script(DOWN)) as one:
