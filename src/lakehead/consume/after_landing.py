@@ -10,13 +10,16 @@ version that was looked up, in a bucket that keeps versions.
 
 import asyncio
 import errno
+import fcntl
 import logging
+import os
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
 from filecmp import cmp
+from os.path import samestat
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import obstore
 
@@ -152,17 +155,19 @@ def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
     """Move a file, also to another disk. Readers of the target see it whole or not at all.
 
     Nothing is overwritten: if another file has its name there, its own gets its ETag at the end. False if the file
-    changed before it was moved or while it was copied: then it stays.
+    changed before it was moved or while it was copied, or another process moves it: then it stays.
     """
     source, named = Path(f"/{place.key}"), Path(f"/{target.key}") / place.key
+    if source.is_symlink():
+        raise OSError("it is a symbolic link, which may lead nowhere from another folder")
     named.parent.mkdir(parents=True, exist_ok=True)
-    end = named.with_name(f"{named.name}.{etag}") if named.exists() else named
+    end = _free_name(named, etag)
     try:
         source.replace(end)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        return _move_to_another_disk(source, named, end, etag)
+        return _move_to_another_disk(source, named, etag)
     if file_etag(end.stat()) == etag:
         return True
     if not source.exists():  # else a third content has come, which replaces this one anyway
@@ -170,16 +175,62 @@ def _move_file(place: ObjectAddress, target: ObjectAddress, etag: str) -> bool:
     return False
 
 
-def _move_to_another_disk(source: Path, named: Path, end: Path, etag: str) -> bool:
-    """Copy a file to `end` and remove it; only remove it if it was copied to `named` or `end` before a crash."""
+def _free_name(named: Path, etag: str) -> Path:
+    return named.with_name(f"{named.name}.{etag}") if named.exists() else named
+
+
+def _move_to_another_disk(source: Path, named: Path, etag: str) -> bool:
+    """Copy a file and remove it; only remove it if it was copied before a crash.
+
+    A copy takes long, so the file's message may come again meanwhile, to another process too. Whoever copies holds a
+    lock, and others leave the file alone.
+    """
+    partial = named.with_name(f".{named.name}.part")
+    with partial.open("ab") as copy:
+        try:
+            fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            if not _is_at(copy, partial):  # whoever had the lock before has renamed or removed it
+                return False
+            is_moved = _copy_and_remove(source, named, etag, copy, partial)
+            if _is_at(copy, partial):
+                partial.unlink()
+            return is_moved
+        finally:
+            fcntl.flock(copy, fcntl.LOCK_UN)  # closing it is not enough: a process forked meanwhile has it open too
+
+
+def _copy_and_remove(source: Path, named: Path, etag: str, copy: BinaryIO, partial: Path) -> bool:
+    if not _has_etag(source, etag):
+        return False
+    end = _free_name(named, etag)
     if not any(each.is_file() and cmp(source, each, shallow=False) for each in (named, end)):
-        partial = end.with_name(f".{end.name}.part")
-        shutil.copy2(source, partial)
-        if file_etag(source.stat()) != etag:
-            partial.unlink()
+        copy.truncate(0)  # what a process has left that died
+        with source.open("rb") as opened:
+            shutil.copyfileobj(opened, copy)
+        copy.flush()
+        shutil.copystat(source, partial)
+        os.fsync(copy.fileno())
+        if not _has_etag(source, etag):
             return False
         partial.replace(end)
-    elif file_etag(source.stat()) != etag:
+    elif not _has_etag(source, etag):
         return False
     source.unlink()
     return True
+
+
+def _is_at(opened: BinaryIO, path: Path) -> bool:
+    try:
+        return samestat(os.fstat(opened.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _has_etag(path: Path, etag: str) -> bool:
+    try:
+        return file_etag(path.stat()) == etag
+    except FileNotFoundError:
+        return False

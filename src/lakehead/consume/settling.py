@@ -97,14 +97,17 @@ class Settling:
             self.unfinished -= len(settled)
 
     async def _acknowledge_settled(self, settled: Sequence[HeldMessage]) -> None:
-        self.visibility.stop(each.message for each in settled)
         done = [each for each in settled if each.acknowledge]
+        again = [each for each in settled if not each.acknowledge]
+        self.visibility.stop(each.message for each in again)
+        self.visibility.resume(each.message for each in done)
         size = len(done) if self.after_landing is None else ACKED_AFTER_ACTIONS
         for start in range(0, len(done), size or 1):
             some = done[start : start + size]
+            # Actions may take long, and whoever gets a message meanwhile would acknowledge it: a crash would lose them.
             await self._act(key for each in some for key in each.units)
+            self.visibility.stop(each.message for each in some)
             await self._begin_windows(await self._acknowledge(some))
-        again = [each for each in settled if not each.acknowledge]
         await self._deliver_later(again)
         for each in again:
             self.expect_again(each.retry_after)

@@ -195,6 +195,7 @@ class QueueSharedState:
         settings, listing = self._settings, self._listing
         limits = PruneLimits(window=settings.deduplication_window, most_shards=settings.deduplication_max)
         if listing is not None and self._is_comparison_due(table):
+            self._compare_at.setdefault(table, self._state.now())
             await _in_thread(lambda: self._state.pruning.keep_below(table, listing.folder))
         pruned = await _in_thread(
             lambda: self._state.pruning.prune(
@@ -202,7 +203,9 @@ class QueueSharedState:
             )
         )
         if pruned is None:
-            return None
+            # Others may always be first. They prune what is old, but only we compare the units of our folder.
+            is_overdue = listing is not None and self._is_comparison_due(table, COMPARED_EVERY)
+            return await self._prune_gone(table) if is_overdue else None
         return pruned.expired + pruned.over_limit + await self._prune_gone(table)
 
     async def remembered(self, table: str) -> int:
@@ -235,8 +238,8 @@ class QueueSharedState:
             self._compare_at[table] = self._state.now() + COMPARED_EVERY
         return removed
 
-    def _is_comparison_due(self, table: str) -> bool:
-        return self._state.now() >= self._compare_at.get(table, EPOCH)
+    def _is_comparison_due(self, table: str, overdue_by: timedelta = timedelta(0)) -> bool:
+        return self._state.now() >= self._compare_at.get(table, EPOCH) + overdue_by
 
 
 def _listing(queue: object) -> ListingQueue | None:

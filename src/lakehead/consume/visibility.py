@@ -51,9 +51,14 @@ class VisibilityTask:
             self._held[message.id] = _Extended(message, received_at, deadline)
 
     def stop(self, messages: Iterable[Message]) -> None:
-        """Stop extending messages: they are acknowledged, or come again when their visibility ends."""
+        """Stop extending messages: they are acknowledged, or come again when their visibility ends.
+
+        One that was delivered again since goes on: that delivery is kept until it is stopped itself.
+        """
         for message in messages:
-            self._held.pop(message.id, None)
+            held = self._held.get(message.id)
+            if held is not None and held.message.receipt == message.receipt:
+                del self._held[message.id]
 
     async def extend_for_last_time(self, messages: Sequence[Message], visibility: timedelta) -> list[Message]:
         """Give the landing of messages time to be committed, and stop extending them. Returns those that are lost."""

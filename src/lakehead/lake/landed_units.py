@@ -74,7 +74,11 @@ class LandedUnits:
         )  # not before the pause: what is settled later is not pruned
         waiting: list[_Recorded] = []
         landings = units = 0
+        confirm_at = self.state.now() + self.hold / 4
         async for snapshot, recorded in self._chain(table, pointer.last_landing if pointer else None):
+            if self.state.now() >= confirm_at:  # a long ledger may have few units below the prefix to write
+                await self.confirm(table)
+                confirm_at = self.state.now() + self.hold / 4
             for landing in state_landings(snapshot):
                 names = [unit for unit in landing.units if unit.startswith(prefix)]
                 landings, units = landings + bool(names), units + len(names)

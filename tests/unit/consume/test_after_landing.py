@@ -160,6 +160,74 @@ async def test_a_file_that_was_copied_to_another_disk_before_a_crash_is_not_copi
 
 
 @async_test
+async def test_of_two_processes_that_move_a_file_to_another_disk_one_does_and_readers_see_it_whole(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = written(tmp_path, "a")
+    unit = await unit_of(path)
+    land(state, unit)
+    target = tmp_path / "done" / path.relative_to("/")
+    replaces, again, others, seen = Path.replace, [True], list[ActionReport](), list[str]()
+
+    def to_another_disk(self: Path, end: Path) -> Path:
+        if self == path:
+            raise OSError(errno.EXDEV, "another disk")
+        if again and again.pop():  # the message has come again while it was copied
+            others.append(asyncio.run(action.act(TABLE, [unit])))
+        renamed = replaces(self, end)
+        seen.append(target.read_text())
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", to_another_disk)
+    action = AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri())
+    report = await action.act(TABLE, [unit])
+
+    assert (others, report) == ([ActionReport()], ActionReport(done=1))
+    assert seen == ["a"]
+    assert not path.exists()
+    assert [each for each in (tmp_path / "done").rglob("*") if each.is_file()] == [target]
+
+
+@async_test
+async def test_a_copy_that_a_dead_process_left_unfinished_is_made_anew(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = written(tmp_path, "a")
+    unit = await unit_of(path)
+    land(state, unit)
+    target = tmp_path / "done" / path.relative_to("/")
+    target.parent.mkdir(parents=True)
+    target.with_name(".a.part").write_text("unfinished")
+    replaces = Path.replace
+
+    def to_another_disk(self: Path, end: Path) -> Path:
+        if self == path:
+            raise OSError(errno.EXDEV, "another disk")
+        return replaces(self, end)
+
+    monkeypatch.setattr(Path, "replace", to_another_disk)
+    report = await AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri()).act(TABLE, [unit])
+
+    assert report == ActionReport(done=1)
+    assert [each.name for each in target.parent.iterdir()] == ["a"]
+    assert target.read_text() == "a"
+
+
+@async_test
+async def test_a_symbolic_link_is_not_moved_to_where_it_would_lead_nowhere(state: State, tmp_path: Path) -> None:
+    written(tmp_path, "a")
+    link = tmp_path / "link"
+    link.symlink_to("a")
+    unit = await unit_of(link)
+    land(state, unit)
+
+    report = await AfterLanding("move", state, CLIENTS, (tmp_path / "done").as_uri()).act(TABLE, [unit])
+
+    assert report == ActionReport(failed=1)
+    assert link.read_text() == "a"
+
+
+@async_test
 async def test_a_file_that_is_replaced_right_before_it_is_moved_stays_and_can_land(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Carrying messages from their reception to their acknowledgement: each decision on the way."""
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lakehead.consume.decode.frames import AcceptedFrame
 from lakehead.consume.local_state import UnitKey, Work
 from lakehead.consume.objects import ObjectRef
+from lakehead.consume.ports import ActionReport
 from lakehead.consume.queue import Message
 from lakehead.consume.table_landings import MOST_TURNS, groups_of
 from lakehead.errors import OutcomeUnknown, Unavailable
@@ -15,7 +17,7 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
 from tests.support.effort import effort
 from tests.support.simulation import World
-from tests.unit.consume.pipelines import SETTINGS, Pipelines, Shard, pipelines_test
+from tests.unit.consume.pipelines import SETTINGS, Calls, Pipelines, Shard, pipelines_test
 
 LEASE = SETTINGS.lease.total_seconds()
 COMMIT = SETTINGS.commit_timeout.total_seconds()
@@ -492,3 +494,42 @@ def test_nothing_is_kept_of_many_thousand_messages_that_have_landed() -> None:
 
     world = World(0)
     world.loop.simulate(test(Pipelines(world)))
+
+
+# --- what is done with objects that have landed
+
+
+@dataclass
+class Moves:
+    calls: Calls
+
+    async def act(self, table: str, units: Collection[str]) -> ActionReport:
+        await self.calls("act", (table, sorted(units)))
+        return ActionReport(done=len(units))
+
+
+@pipelines_test
+async def test_messages_stay_invisible_while_their_objects_are_deleted_or_moved(tested: Pipelines) -> None:
+    tested.calls.takes("act", 10 * VISIBILITY)
+    tested.send("a", "b")
+    pipeline = tested.pipeline()
+    pipeline.coordinator._settling.after_landing = Moves(tested.calls)
+    pipeline.start()
+    await tested.sleep(COMMIT + 9 * VISIBILITY)
+    assert (pipeline.counts.received, tested.calls.count("act"), tested.queued) == (2, 1, 2)
+
+    await tested.sleep(2 * VISIBILITY)
+    assert (pipeline.counts.received, pipeline.counts.removed, tested.queued) == (2, 2, 0)
+
+
+@pipelines_test
+async def test_who_is_stopped_while_objects_are_moved_gives_their_messages_back_at_once(tested: Pipelines) -> None:
+    tested.calls.takes("act", 1e6)
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.coordinator._settling.after_landing = Moves(tested.calls)
+    pipeline.start()
+    await tested.sleep(COMMIT + 1)
+    await pipeline.stop()
+
+    assert (tested.landed, tested.queued, tested.visible) == ({"a"}, 1, 1)

@@ -14,7 +14,7 @@ from lakehead.consume import shared_state
 from lakehead.consume.queues.folder_pass import FolderSettings
 from lakehead.consume.queues.folder_queue import FolderQueue
 from lakehead.consume.settings import PipelineSettings
-from lakehead.consume.shared_state import KEPT_AFTER_LANDING, QueueSharedState
+from lakehead.consume.shared_state import COMPARED_EVERY, KEPT_AFTER_LANDING, QueueSharedState
 from lakehead.consume.uris import object_of
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds
@@ -61,8 +61,11 @@ class Pipeline:
     shared: QueueSharedState = field(init=False)
 
     def __post_init__(self) -> None:
+        self.shared = self.sharing(SETTINGS)
+
+    def sharing(self, settings: PipelineSettings) -> QueueSharedState:
         queue = FolderQueue(self.store, FolderSettings(url=URL), SystemClock())
-        self.shared = QueueSharedState(self.state, "us", SETTINGS, queue)
+        return QueueSharedState(self.state, "us", settings, queue)
 
     def drop(self, *names: str) -> None:
         for name in names:
@@ -296,6 +299,25 @@ def test_the_folder_is_not_listed_again_before_it_is_time(pipeline: Pipeline) ->
 
     assert pipeline.pruned() == 0
     assert pipeline.store.listings == 2
+
+
+def test_a_folder_is_compared_although_another_pipeline_of_its_table_always_prunes_first(tmp_path: Path) -> None:
+    clock, every = HandClock(), timedelta(minutes=1)
+    with open_state(f"sqlite:///{tmp_path}/state.db", clock, RandomIds()) as state:
+        pipeline = Pipeline(state, clock, Listed(clock=SystemClock()))
+        settings = PipelineSettings(name="other", cleanup_interval=every)
+        pipeline.shared = pipeline.sharing(settings)
+        first = QueueSharedState(state, "they", settings)
+        pipeline.drop("there")
+        pipeline.land("gone", "there")
+        clock.at += KEPT_AFTER_LANDING
+        for _ in range(2 * COMPARED_EVERY // every):
+            clock.at += every
+            assert asyncio.run(first.prune(TABLE)) == 0
+            asyncio.run(pipeline.shared.prune(TABLE))
+
+        assert pipeline.remembered == {"there"}
+        assert pipeline.store.listings == 1
 
 
 def test_nothing_is_forgotten_while_a_backfill_pauses_pruning(pipeline: Pipeline) -> None:

@@ -288,3 +288,22 @@ async def test_a_message_that_is_acknowledged_while_it_is_extended_is_not_counte
     assert tested.queued == 0
     assert tested.landed == {"a"}
     assert pipeline.counts.lost == 0
+
+
+@pipelines_test
+async def test_a_message_that_comes_again_while_its_unit_fails_is_kept_invisible_and_lands(tested: Pipelines) -> None:
+    tested.send("a")
+    pipeline = tested.pipeline()
+    pipeline.landings.failures["a"] = CORRUPT
+    pipeline.landings.read_seconds = 5
+    pipeline.start()
+    await tested.sleep(COMMIT + 2)
+    tested.calls.takes("give up message", 10)
+    tested.send("?")
+    tested.messages.table.extend(pipeline.coordinator._visibility.messages, timedelta(0))  # it is visible too early
+    await tested.sleep(4)
+    del pipeline.landings.failures["a"]
+    await tested.sleep(VISIBILITY)
+
+    assert tested.landed == {"a"}
+    assert tested.queued == 0

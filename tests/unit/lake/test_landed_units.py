@@ -235,6 +235,24 @@ async def test_a_landing_of_more_units_than_one_transaction_takes_is_restored_in
     assert state.shards.counts(TABLE) == {ShardState.COMPLETED: 5_001}
 
 
+@async_test
+async def test_pruning_stays_paused_while_a_long_ledger_without_a_unit_below_the_prefix_is_read(
+    landed: LandedUnits, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await record_chain(landed, [(f"elsewhere/{number}",) for number in range(200)])
+    read = StoreLedger.read
+
+    async def slowly(self: StoreLedger, table: str, snapshot: int, sequence: int) -> Snapshot | None:
+        clock.at += timedelta(minutes=1)
+        removed(landed.state, TABLE, WINDOW)
+        return await read(self, table, snapshot, sequence)
+
+    monkeypatch.setattr(StoreLedger, "read", slowly)
+    await landed.restore(TABLE, "s3://bucket/in/")
+
+    await landed.confirm(TABLE)
+
+
 @pytest.mark.slow
 @async_test
 async def test_memory_does_not_grow_with_the_ledger(landed: LandedUnits) -> None:

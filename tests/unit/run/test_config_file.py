@@ -309,6 +309,11 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
         ({"after_landing": "delete", "queue": {"type": "manifest", "store": "s3://b"}}, "must be keep"),
         ({"identity": "uri_and_version", "queue": {"type": "folder", "url": "s3://b/in"}}, "does not tell versions"),
         ({"identity": "uri_and_version", "queue": {"type": "manifest", "store": "s3://b"}}, "does not tell versions"),
+        ({"messages": "location"}, "is for a queue of the type manifest"),
+        ({"messages": "inline", "queue": {"type": "manifest", "store": "s3://b"}}, "must be location or accepted"),
+        ({"messages": "auto", "queue": {"type": "manifest", "store": "s3://b"}}, "must be location or accepted"),
+        ({"messages": "inline", "queue": {"type": "folder", "url": "s3://b/in"}}, "its messages are names of files"),
+        ({"messages": "inline", "queue": {"type": "files", "uris": ["s3://b/in"]}}, "its messages are names of files"),
     ],
 )
 def test_actions_and_identities_that_are_not_possible_are_refused(

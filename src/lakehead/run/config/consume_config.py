@@ -230,6 +230,21 @@ class ConsumeConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _messages_are_the_queues(self) -> "ConsumeConfig":
+        # Else the name of a batch or file would be taken for its content: it could land as no rows, and be removed.
+        messages, queue = self.messages, self.queue.type
+        ours = (MessageFormat.LOCATION, MessageFormat.ACCEPTED)
+        if queue == "manifest" and messages is not None and messages not in ours:
+            raise invalid("messages must be location or accepted for a queue of the type manifest, or be left out.")
+        if queue != "manifest" and messages is MessageFormat.LOCATION:
+            raise invalid('messages = "location" is for a queue of the type manifest.')
+        if queue in ("folder", "files") and messages is MessageFormat.INLINE:
+            raise invalid(
+                f'messages = "inline" is not for a queue of the type {queue}: its messages are names of files.'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _actions_are_possible(self) -> "ConsumeConfig":
         if (self.move_to is not None) != (self.after_landing == "move"):
             raise invalid("after_landing move and move_to need each other.")
