@@ -93,10 +93,13 @@ class Authority:
         """Return the record, whatever its mode. Raises `NoAuthority`, and `AnotherAuthority` for another place."""
         return self._of_this_place(await self._file.read())
 
-    async def open_spool(self, spool_id: str, *, collector_id: str, address: str = "") -> AuthorityRecord:
+    async def open_spool(
+        self, spool_id: str, *, collector_id: str, address: str = "", was_open: bool = False
+    ) -> AuthorityRecord:
         """Record that a gateway's spool may hold accepted batches from now on, before it accepts the first.
 
-        A spool that is open already, after a crash, stays open. Raises `AnotherAuthority` if the mode is not
+        A spool that is open already, after a crash, stays open. If it `was_open` when the gateway looked, it must still
+        be: else nobody has asked it what it holds meanwhile. Raises `AnotherAuthority` if it is not, if the mode is not
         `local_spool` any more, or another gateway has the spool open: then it may be a copy of that one's disk. Also if
         the gateway has another spool open: then its disk may not be mounted, with batches that only that one knows.
         """
@@ -104,6 +107,11 @@ class Authority:
         def open_it(found: AuthorityRecord | None) -> AuthorityRecord:
             record = self._checked(found, "local_spool")
             there = next((each for each in record.open_spools if each.spool_id == spool_id), None)
+            if there is None and was_open:
+                raise AnotherAuthority(
+                    f"The spool {spool_id} was closed by somebody while the gateway {collector_id} opened it. If its "
+                    "disk is not lost, start the gateway again."
+                )
             if there is None:
                 if other := next((each for each in record.open_spools if each.collector_id == collector_id), None):
                     raise AnotherAuthority(

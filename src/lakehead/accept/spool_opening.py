@@ -42,7 +42,8 @@ class SpoolOpening:
         record = await self.authority.check("local_spool")
         whose = await spool_record(self.disk, authority_id=record.authority_id, clock=clock, ids=self.ids)
         boots = KnownBoots(disk=self.disk, store=store)
-        if all(each.spool_id != whose.spool_id for each in record.open_spools):
+        was_open = any(each.spool_id == whose.spool_id for each in record.open_spools)
+        if not was_open:
             await boots.forget_all()  # whoever changed the store meanwhile did not tell this spool
         spool = self.spool(
             disk=self.disk,
@@ -53,14 +54,17 @@ class SpoolOpening:
             spool_id=whose.spool_id,
         )
         await spool.load()
-        await self.tell_address(address)
+        await self._record(whose.spool_id, address, was_open=was_open)
         return spool
 
-    async def tell_address(self, address: str) -> None:
-        """Record that the spool is open, and where garbage collection reaches it. Raises as `open` does."""
-        record = await self.authority.read()
-        whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
-        await self.authority.open_spool(whose.spool_id, collector_id=self.acceptor.collector_id, address=address)
+    async def tell_address(self, spool: Spool, address: str) -> None:
+        """Record where garbage collection reaches a spool that is open. Raises as `open` does."""
+        await self._record(spool.spool_id, address, was_open=True)
+
+    async def _record(self, spool_id: str, address: str, *, was_open: bool) -> None:
+        await self.authority.open_spool(
+            spool_id, collector_id=self.acceptor.collector_id, address=address, was_open=was_open
+        )
 
     async def close(self, spool: Spool, *, by: str) -> None:
         """Record that the spool is empty, and accepts nothing more, and who closed it. The caller no longer uses it.

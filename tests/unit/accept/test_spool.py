@@ -3,11 +3,13 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakehead.accept.acceptance import Accepted, Answer, Conflict, Duplicate, Void
+from lakehead.accept.authority import AnotherAuthority
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_opening import SpoolNotEmpty
 from lakehead.accept.spooled_batch import IdentityInSpool, SpoolFull, SpoolLimits, SpoolUnusable
@@ -331,6 +333,34 @@ async def test_a_spool_that_is_opened_again_after_others_have_accepted_asks_the_
         spool = await rig.open(disk)
 
         assert isinstance(await spool.accept(batch()), Void)
+
+
+@async_test
+async def test_a_spool_that_is_closed_by_others_while_it_is_opened_is_not_used(rig: Rig) -> None:
+    """Garbage collection does not ask it then, and what it knows of boots is not all: the next start asks the store."""
+    void = void_of(batch())
+    with rig.disk() as disk:
+        first = await rig.open(disk)
+        await first.accept(batch(0))
+        await rig.uploads(first).drain()
+
+        async def give_up() -> None:
+            await rig.authority.give_up_spool(first.spool_id, by="ann")
+            await rig.store.create(void.key, void.encode())
+
+        class Meanwhile(Spool):
+            async def load(self) -> None:
+                await super().load()
+                await give_up()
+
+        with pytest.raises(AnotherAuthority, match="was closed by somebody"):
+            await replace(rig.opening(disk), spool=Meanwhile).open()
+
+        spool = await rig.open(disk)
+        assert isinstance(await spool.accept(batch()), Void)
+        await give_up()
+        with pytest.raises(AnotherAuthority, match="was closed by somebody"):
+            await rig.opening(disk).tell_address(spool, "http://there")
 
 
 def test_no_folder_of_a_boot_that_has_left_the_spool_stays(rig: Rig) -> None:
