@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lakehead.accept.acceptance import Acceptor, Conflict
-from lakehead.accept.authority import Authority
+from lakehead.accept.authority import Authority, SpoolClosed
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
@@ -54,11 +54,15 @@ class SpoolOpening:
             spool_id=whose.spool_id,
         )
         await spool.load()
-        await self._record(whose.spool_id, address, was_open=was_open)
+        try:
+            await self._record(whose.spool_id, address, was_open=was_open)
+        except SpoolClosed:  # a close of an earlier process came late, or somebody has given the spool up
+            await boots.forget_all()
+            await self._record(whose.spool_id, address, was_open=False)
         return spool
 
     async def tell_address(self, spool: Spool, address: str) -> None:
-        """Record where garbage collection reaches a spool that is open. Raises as `open` does."""
+        """Record where garbage collection reaches a spool that is open. Raises as `open` does, and `SpoolClosed`."""
         await self._record(spool.spool_id, address, was_open=True)
 
     async def _record(self, spool_id: str, address: str, *, was_open: bool) -> None:
