@@ -138,8 +138,7 @@ class Authority:
                     "is a copy of that gateway's disk, start with an empty spool; if the gateway was renamed, start it "
                     "under its old name and let it empty its spool first."
                 )
-            if there.address == address:
-                return record
+            # Written also if nothing changes: the close of an earlier process that comes late finds another version.
             moved = msgspec.structs.replace(there, address=address)
             return msgspec.structs.replace(
                 record, open_spools=tuple(moved if each is there else each for each in record.open_spools)
