@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.accept import known_boots
+from lakehead.accept import known_boots, spool_files
 from lakehead.accept.acceptance import Accepted, Duplicate, Submission, Void
 from lakehead.accept.spooled_batch import SpoolUnusable
 from lakehead.errors import Unavailable
@@ -227,6 +227,26 @@ async def test_the_name_of_a_new_spool_and_of_folders_that_others_are_making_is_
         await disk.create("batches/a/b/c", b"")
         for folder in (tmp_path / "spool", tmp_path / "spool" / "batches", tmp_path / "spool" / "batches" / "a"):
             assert folder.stat().st_ino in flushed, folder
+
+
+@async_test
+async def test_what_a_killed_process_forgot_of_boots_and_did_not_flush_is_flushed_at_the_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could be there again after the power was lost, without what others have accepted since."""
+    with rig.disk() as disk:
+        await (await rig.open(disk)).accept(batch())
+    [boot] = (rig.folder / "boots").rglob("*.json")
+    boot.unlink()
+    flushed: set[Path] = set()
+
+    def noted(folder: Path) -> None:
+        flushed.add(folder)
+        local_files.fsync_path(folder)
+
+    monkeypatch.setattr(spool_files, "fsync_path", noted)
+    with rig.disk():
+        assert {rig.folder / "boots", boot.parent} <= flushed
 
 
 @async_test
