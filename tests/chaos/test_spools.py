@@ -3,10 +3,12 @@
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -22,6 +24,7 @@ from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, decode_at_identity
 from lakehead.wire.batch_identity import BatchIdentity
 from tests.consumer import aws
+from tests.faults.gateway_failpoints import SPOOL_STEPS, STEPS, kill_spooling_gateway_at
 from tests.faults.proxy import Proxy, Request, Silence, served
 from tests.servers.seaweed import Seaweed
 from tests.support.async_tests import run_bounded
@@ -34,6 +37,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(effort(200, soak=3_000))]
 BLOWS = effort(3, soak=60)
 BATCHES = 5
 """Batches that each client sends between two blows."""
+
+
+LANDING_STEPS = tuple(step for step in STEPS.values() if not step.startswith("quarantine"))
+MOMENTS = effort(
+    ["after spooled batch", "before answer", "after manifest", "after removal"],
+    soak=[f"{when} {step}" for step in (*SPOOL_STEPS, *LANDING_STEPS) for when in ("before", "after")]
+    + ["before answer"],
+)
+"""When a gateway with a spool is killed: around what it does on its disk and to the store, and before its answer."""
+
+NOT_SPOOLED = {"before boot learned", "after boot learned", "before spooled batch"}
+BEFORE_ANSWER = NOT_SPOOLED | {"after spooled batch", "before answer"}
 
 
 class Outage(Proxy):
@@ -182,6 +197,42 @@ def test_every_200_of_a_gateway_that_is_killed_ends_in_one_accepted_identity(dep
                 assert client.firsts[identity] <= 1, f"{identity} was accepted as the first twice"
 
     run_bounded(test())
+
+
+def test_whenever_a_gateway_with_a_spool_is_killed_its_batch_is_accepted_once(tmp_path: Path, seaweed: Seaweed) -> None:
+    async def killed_at(moment: str, deployment: Deployment, http: httpx.AsyncClient) -> None:
+        gateway, identity, first = deployment.gateway, BatchIdentity("agent", moment, 0, 9), None
+        frame = sample_frame(identity)
+        gateway.before = partial(kill_spooling_gateway_at, moment)
+        await asyncio.to_thread(gateway.start)
+        with suppress(httpx.TransportError):
+            first = await deployment.send(http, frame)
+        assert await asyncio.to_thread(gateway.wait) == -signal.SIGKILL, f"{moment}: {gateway.said}"
+        assert f"killed {moment}" in gateway.said
+        if first is not None:
+            assert (first.status_code, first.json()["duplicate"]) == (200, False), moment
+            assert moment not in BEFORE_ANSWER, f"{moment}: answered, and not on disk"
+        is_known = deployment.spooled() == 1 or await deployment.store.head(keys.accepted(identity)) is not None
+        assert is_known == (moment not in NOT_SPOOLED), moment
+
+        gateway.before = None
+        await asyncio.to_thread(gateway.start)
+        again = await deployment.send(http, frame)
+        assert (again.status_code, again.json()["duplicate"]) == (200, is_known), moment
+        assert (await deployment.send(http, sample_frame(identity, 7.0))).status_code == 409, moment
+        assert await asyncio.to_thread(gateway.terminate) == 0
+        assert deployment.spooled() == 0, moment
+        await deployment.assert_accepted(identity, sha256(frame).hexdigest())
+
+    async def at_all(deployment: Deployment) -> None:
+        async with httpx.AsyncClient(timeout=60) as http:
+            for moment in MOMENTS:
+                await killed_at(moment, deployment, http)
+        for index in (keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB):
+            assert len([each async for page in deployment.store.list(index) for each in page]) == len(MOMENTS), index
+
+    with deployed(tmp_path, seaweed) as deployment:
+        asyncio.run(at_all(deployment))
 
 
 def test_with_the_store_away_a_gateway_accepts_shows_and_counts_and_lands_when_it_is_back(

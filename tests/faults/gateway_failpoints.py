@@ -8,7 +8,9 @@ from functools import wraps
 from typing import Any
 
 from lakehead.gateway.uploads import Uploads
+from lakehead.storage.local_store import LocalStore
 from lakehead.storage.probed_store import ProbedStore
+from lakehead.wire.spool_records import BATCHES, BOOTS, KnownBoot
 from tests.faults.failpoints import Deadly, Reach, around
 
 STEPS = {
@@ -25,6 +27,8 @@ STEPS = {
 """What each write is, by the beginning of its key."""
 
 WRITES = ("create", "replace", "put")
+SPOOL_STEPS = ("boot learned", "spooled batch", "boot landed", "removal")
+"""What a gateway with a spool does on its own disk, in the order of a batch."""
 
 
 def kill_gateway_at(moment: str) -> None:
@@ -33,6 +37,31 @@ def kill_gateway_at(moment: str) -> None:
     for name in WRITES:
         setattr(ProbedStore, name, _watched_write(getattr(ProbedStore, name), reach))
     setattr(Uploads, "answer", _watched_answer(Uploads.answer, reach))  # noqa: B010 - mypy would not have a method replaced
+
+
+def kill_spooling_gateway_at(moment: str) -> None:
+    """The same for a gateway with a spool, whose disk has moments too."""
+    reach = Deadly(moment, lambda told: print(f"killed {told}", flush=True))
+    for name in WRITES:
+        setattr(ProbedStore, name, _watched_write(getattr(ProbedStore, name), reach))
+    for name in (*WRITES, "delete"):
+        setattr(LocalStore, name, _watched_on_disk(getattr(LocalStore, name), name, reach))
+    setattr(Uploads, "answer", _watched_answer(Uploads.answer, reach))  # noqa: B010 - mypy would not have a method replaced
+
+
+def _watched_on_disk(call: Callable[..., Awaitable[Any]], name: str, reach: Reach) -> Callable[..., Awaitable[Any]]:
+    @wraps(call)
+    async def watched(self: LocalStore, key: str, *args: Any) -> Any:
+        if key.startswith(f"{BATCHES}/"):
+            step = "removal" if name == "delete" else "spooled batch"
+        elif key.startswith(f"{BOOTS}/") and name == "put":
+            step = "boot landed" if KnownBoot.decode(args[0], key).recent else "boot learned"
+        else:
+            return await call(self, key, *args)
+        with around(step, reach):
+            return await call(self, key, *args)
+
+    return watched
 
 
 def _watched_write(write: Callable[..., Awaitable[Any]], reach: Reach) -> Callable[..., Awaitable[Any]]:

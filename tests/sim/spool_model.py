@@ -31,6 +31,7 @@ from lakehead.wire.authority_records import AcceptanceMode, OpenSpool
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import decode_frame, encode_frame
 from lakehead.wire.record_schemas import SAMPLES_V1, FrameKind
+from lakehead.wire.spool_records import BOOTS
 from tests.faults.store import NO_FAULTS, Faults, FaultStore
 from tests.sim.accept_model import QUICK, AcceptanceStore
 from tests.support.simulation import Process, Violation, World
@@ -83,6 +84,12 @@ class SimulatedDisk(MemoryStore):
             if self._objects.get(key) is not self._flushed.get(key) and self._world.random.random() < 0.5:
                 self._flush_now(key)
         self._objects = dict(self._flushed)
+
+    def flush_folder(self, folder: str) -> None:
+        """As every start of a process does with what is known of boots."""
+        for key in sorted({*self._objects, *self._flushed}):
+            if key.startswith(f"{folder}/"):
+                self._flush_now(key)
 
     def has(self, folder: str) -> list[str]:
         return [key for key in self._objects if key.startswith(f"{folder}/")]
@@ -236,6 +243,7 @@ class SpoolSimulation:
         )
         opening = None
         if mode == "local_spool":
+            self.disk.flush_folder(BOOTS)
             opening = SpoolOpening(
                 disk=self.disk,
                 authority=self.authority(store),

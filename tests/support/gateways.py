@@ -68,6 +68,14 @@ class GatewayAuthority:
         """A new token for an agent."""
         return self._command("token", "add", self.config, "--agent", agent)
 
+    def token_ids(self) -> list[str]:
+        """The ids of all live tokens."""
+        return [each["id"] for each in json.loads(self._command("token", "list", self.config, "--json"))["tokens"]]
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revoke a token."""
+        self._command("token", "revoke", self.config, token_id)
+
     def _command(self, *words: str | Path) -> str:
         """What `lakehead gateway` with these words prints."""
         done = lakehead_command("gateway", *words, env=self.env)

@@ -1,6 +1,5 @@
 """Accepted batches with common sequence numbers, found by their keys: also those whose common records are equal."""
 
-import re
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
@@ -10,7 +9,7 @@ from lakehead.storage.port import ListedObject, Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid, decode_at_identity
 from lakehead.wire.batch_identity import BatchIdentity
-from lakehead.wire.errors import InvalidIdentity, Unreadable
+from lakehead.wire.errors import Unreadable
 from lakehead.wire.key_parts import agent_part
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ MOST_KEYS = 20_000
 
 MOST_READS = 500
 """Manifests that are read for one page."""
-
-_PLACE = re.compile(r"(.+\.json)~([0-9]{1,19})-([0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ class AcceptedOverlaps:
         """
         folder = keys.ACCEPTED if agent_id is None else f"{keys.ACCEPTED}/{agent_part(agent_id)}"
         last, reaching = _parsed(after) if after else ("", None)
-        if last and not last.startswith(f"{folder}/"):
+        if after and not last.startswith(f"{folder}/"):
             raise Misconfigured("Overlaps cannot be listed after a batch of another agent. Use the page's next_after.")
         scan = _Scan(self.store, reaching)
         seen = 0
@@ -85,13 +82,10 @@ class AcceptedOverlaps:
         async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
             async for page in pages:
                 for each in page:
-                    if scan.reaching and (
-                        len(scan.found) >= limit or seen >= self.most_keys or scan.reads >= self.most_reads
-                    ):
+                    if seen and (len(scan.found) >= limit or seen >= self.most_keys or scan.reads >= self.most_reads):
                         return OverlapPage(tuple(scan.found), _place(last, scan.reaching))
-                    seen += 1
-                    if (identity := keys.parse_accepted(each.key)) is not None:
-                        last = each.key
+                    seen, last = seen + 1, each.key
+                    if (identity := keys.parse_accepted(last)) is not None:
                         await scan.look_at(identity)
         return OverlapPage(tuple(scan.found), None)
 
@@ -148,17 +142,14 @@ class _Scan:
         return replace(batch, is_quarantined=there is not None)
 
 
-def _place(last: str, reaching: BatchIdentity) -> str:
-    return f"{last}~{reaching.seq_start}-{reaching.seq_end}"
+def _place(last: str, reaching: BatchIdentity | None) -> str:
+    return f"{last}~{'' if reaching is None else keys.accepted(reaching)}"
 
 
-def _parsed(place: str) -> tuple[str, BatchIdentity]:
-    """The last key that was looked at, and the batch of its boot that reaches farthest."""
-    match = _PLACE.fullmatch(place)
-    last = keys.parse_accepted(match[1]) if match else None
-    if match is None or last is None:
+def _parsed(place: str) -> tuple[str, BatchIdentity | None]:
+    """The last key that was looked at, also if it is no identity's, and the batch before it that reaches farthest."""
+    last, separator, key = place.rpartition("~")
+    reaching = keys.parse_accepted(key)
+    if not separator or (key and reaching is None):
         raise Misconfigured(f"Overlaps cannot be listed after {place[:80]!r}. Use the last page's next_after.")
-    try:
-        return match[1], BatchIdentity(last.agent_id, last.boot_id, int(match[2]), int(match[3]))
-    except InvalidIdentity as error:
-        raise Misconfigured(f"Overlaps cannot be listed after {place[:80]!r}: {error}") from error
+    return last, reaching

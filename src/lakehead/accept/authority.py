@@ -7,7 +7,7 @@ import msgspec
 from lakehead.accept.audit import AuditTrail
 from lakehead.accept.record_file import RecordFile
 from lakehead.clock import Clock
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.retry import Backoff
 from lakehead.storage.port import Store
@@ -25,6 +25,10 @@ class AnotherAuthority(Misconfigured):
 
 class SpoolsOpen(Misconfigured):
     """Drain the gateways that are named first: they may hold batches that are not in the store yet."""
+
+
+class SpoolClosed(Unavailable):
+    """Open the spool again: it was open when the gateway looked, and somebody has closed it since."""
 
 
 class NoSuchSpool(Misconfigured):
@@ -93,17 +97,26 @@ class Authority:
         """Return the record, whatever its mode. Raises `NoAuthority`, and `AnotherAuthority` for another place."""
         return self._of_this_place(await self._file.read())
 
-    async def open_spool(self, spool_id: str, *, collector_id: str, address: str = "") -> AuthorityRecord:
+    async def open_spool(
+        self, spool_id: str, *, collector_id: str, address: str = "", was_open: bool = False
+    ) -> AuthorityRecord:
         """Record that a gateway's spool may hold accepted batches from now on, before it accepts the first.
 
-        A spool that is open already, after a crash, stays open. Raises `AnotherAuthority` if the mode is not
-        `local_spool` any more, or another gateway has the spool open: then it may be a copy of that one's disk. Also if
-        the gateway has another spool open: then its disk may not be mounted, with batches that only that one knows.
+        A spool that is open already, after a crash, stays open. If it `was_open` when the gateway looked, it must still
+        be, else garbage collection has not asked it meanwhile: raises `SpoolClosed`. Raises `AnotherAuthority` if the
+        mode is not `local_spool` any more, or another gateway has the spool open: then it may be a copy of that one's
+        disk. Also if the gateway has another spool open: then its disk may not be mounted, with batches that only that
+        one knows.
         """
 
         def open_it(found: AuthorityRecord | None) -> AuthorityRecord:
             record = self._checked(found, "local_spool")
             there = next((each for each in record.open_spools if each.spool_id == spool_id), None)
+            if there is None and was_open:
+                raise SpoolClosed(
+                    f"The spool {spool_id} was closed by somebody while the gateway {collector_id} opened it. Start "
+                    "the gateway again."
+                )
             if there is None:
                 if other := next((each for each in record.open_spools if each.collector_id == collector_id), None):
                     raise AnotherAuthority(
@@ -125,8 +138,7 @@ class Authority:
                     "is a copy of that gateway's disk, start with an empty spool; if the gateway was renamed, start it "
                     "under its old name and let it empty its spool first."
                 )
-            if there.address == address:
-                return record
+            # Written also if nothing changes: the close of an earlier process that comes late finds another version.
             moved = msgspec.structs.replace(there, address=address)
             return msgspec.structs.replace(
                 record, open_spools=tuple(moved if each is there else each for each in record.open_spools)

@@ -161,8 +161,8 @@ class KnownBoots:
         async for page in self.store.list(keys.accepted_folder(*boot)):
             here = [found for each in page if (found := keys.parse_accepted(each.key))]
             voiding.difference_update((each.seq_start, each.seq_end) for each in here)
-            spans = merged([*spans, *((each.seq_start, each.seq_end + 1) for each in here)])
-        return KnownBoot(agent_id=boot[0], boot_id=boot[1], spans=_bounded(spans), voiding=tuple(sorted(voiding)))
+            spans = _bounded([*spans, *((each.seq_start, each.seq_end + 1) for each in here)])
+        return KnownBoot(agent_id=boot[0], boot_id=boot[1], spans=spans, voiding=tuple(sorted(voiding)))
 
     async def _forget_old_ones(self) -> None:
         while len(self._boots) > self.most:

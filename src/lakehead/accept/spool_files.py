@@ -12,7 +12,7 @@ from lakehead.ids import Ids, Random
 from lakehead.storage.local_files import fsync_path
 from lakehead.storage.local_store import LocalStore
 from lakehead.storage.port import Store
-from lakehead.wire.spool_records import BATCHES, SPOOL, SpoolRecord
+from lakehead.wire.spool_records import BATCHES, BOOTS, SPOOL, SpoolRecord
 
 LOCK = "lock"
 
@@ -55,6 +55,10 @@ def open_spool_folder(folder: Path, *, clock: Clock, ids: Ids) -> Iterator[Store
             raise Misconfigured(
                 f"The spool {folder} cannot be locked ({error.strerror}). Put it on a local disk."
             ) from error
+        try:
+            _flush_folders(folder / BOOTS)
+        except OSError as error:
+            raise Misconfigured(f"The spool {folder} cannot be flushed ({error.strerror}). Check its disk.") from error
         _remove_empty_folders(folder / BATCHES)
         yield LocalStore(folder, clock=clock, ids=ids, random=_NoJitter())
     finally:
@@ -81,6 +85,14 @@ async def spool_record(disk: Store, *, authority_id: str, clock: Clock, ids: Ids
             f"{authority_id}. Correct the store, or choose another ingest.spool_folder."
         )
     return record
+
+
+def _flush_folders(folder: Path) -> None:
+    """Flush what a killed process has removed and not flushed: else it would be there again after the power was lost,
+    and what is known of a boot would be what was known long ago.
+    """
+    for path, _, _ in os.walk(folder):
+        fsync_path(Path(path))
 
 
 def _remove_empty_folders(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lakehead.accept.acceptance import Acceptor, Conflict
-from lakehead.accept.authority import Authority
+from lakehead.accept.authority import Authority, SpoolClosed
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
@@ -42,7 +42,8 @@ class SpoolOpening:
         record = await self.authority.check("local_spool")
         whose = await spool_record(self.disk, authority_id=record.authority_id, clock=clock, ids=self.ids)
         boots = KnownBoots(disk=self.disk, store=store)
-        if all(each.spool_id != whose.spool_id for each in record.open_spools):
+        was_open = any(each.spool_id == whose.spool_id for each in record.open_spools)
+        if not was_open:
             await boots.forget_all()  # whoever changed the store meanwhile did not tell this spool
         spool = self.spool(
             disk=self.disk,
@@ -53,14 +54,21 @@ class SpoolOpening:
             spool_id=whose.spool_id,
         )
         await spool.load()
-        await self.tell_address(address)
+        try:
+            await self._record(whose.spool_id, address, was_open=was_open)
+        except SpoolClosed:  # a close of an earlier process came late, or somebody has given the spool up
+            await boots.forget_all()
+            await self._record(whose.spool_id, address, was_open=False)
         return spool
 
-    async def tell_address(self, address: str) -> None:
-        """Record that the spool is open, and where garbage collection reaches it. Raises as `open` does."""
-        record = await self.authority.read()
-        whose = await spool_record(self.disk, authority_id=record.authority_id, clock=self.acceptor.clock, ids=self.ids)
-        await self.authority.open_spool(whose.spool_id, collector_id=self.acceptor.collector_id, address=address)
+    async def tell_address(self, spool: Spool, address: str) -> None:
+        """Record where garbage collection reaches a spool that is open. Raises as `open` does, and `SpoolClosed`."""
+        await self._record(spool.spool_id, address, was_open=True)
+
+    async def _record(self, spool_id: str, address: str, *, was_open: bool) -> None:
+        await self.authority.open_spool(
+            spool_id, collector_id=self.acceptor.collector_id, address=address, was_open=was_open
+        )
 
     async def close(self, spool: Spool, *, by: str) -> None:
         """Record that the spool is empty, and accepts nothing more, and who closed it. The caller no longer uses it.

@@ -121,13 +121,17 @@ class SpoolUploads:
     # --- landing
 
     async def run(self) -> None:
-        """Land what is in the spool, again and again, until the task is cancelled."""
+        """Land what is in the spool, again and again, until the task is cancelled.
+
+        Pauses grow only while nothing can be landed: one batch that never can be does not slow down all others.
+        """
         failures = 0
         while True:
             pause = min(self.interval_seconds * 2**failures, max(self.longest_pause_seconds, self.interval_seconds))
             await self.clock.sleep(self.random.uniform(pause / 2, pause) if failures else pause)
+            before = self.counts.landed
             try:
-                failures = 0 if await self.land_all() else min(failures + 1, 30)
+                failures = 0 if await self.land_all() or self.counts.landed > before else min(failures + 1, 30)
             except Exception:
                 LOG.exception("Batches of the spool were not landed, for a reason that is not expected.")
                 failures = min(failures + 1, 30)

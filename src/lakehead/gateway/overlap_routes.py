@@ -18,6 +18,8 @@ from lakehead.wire.batch_identity import MAX_ID_BYTES, check_id
 from lakehead.wire.errors import InvalidIdentity
 
 MOST_PER_PAGE = 200
+AFTER_LENGTH = 2_048
+"""The longest `next_after`: it names two keys."""
 
 
 class ShownBatch(BaseModel):
@@ -73,7 +75,7 @@ def add_overlap_routes(app: FastAPI, overlaps: AcceptedOverlaps, tokens: RoleTok
     )
     async def list_overlaps(
         agent: Annotated[str | None, Query(description="Only of this agent.", max_length=MAX_ID_BYTES)] = None,
-        after: Annotated[str, Query(description="`next_after` of the page before.", max_length=1_024)] = "",
+        after: Annotated[str, Query(description="`next_after` of the page before.", max_length=AFTER_LENGTH)] = "",
         limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = 100,
     ) -> Response:
         """List them by pages, whether their common records are equal or not."""

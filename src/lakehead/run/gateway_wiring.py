@@ -234,7 +234,7 @@ class GatewayWiring:
             if local is not None:
                 if not self.config.private_listener.port and self.config.ingest.spool_address is None:
                     address = listener_url(self.config.private_listener, server.private_port)
-                    await local.opening.tell_address(address)
+                    await local.opening.tell_address(local.spool, address)
                 authority.expect_spool(local.spool.spool_id, address)
             ready(server)
             await _first_of(stop.wait(), server.wait())

@@ -8,8 +8,11 @@ import pytest
 
 from lakehead.accept.acceptance import Accepted, Conflict, Duplicate, Submission, Void
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
+from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import decode_frame, frame_sha256
+from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime
 from lakehead.wire.record_schemas import FrameKind
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import (
@@ -68,6 +71,24 @@ async def test_the_same_frame_again_is_a_duplicate_at_any_gateway_and_changes_no
 
     assert await store.get(ACCEPTED_KEY) == before
     assert len(await store.keys("raw-blobs")) == 1
+
+
+@async_test
+async def test_answers_depend_neither_on_derived_indexes_nor_on_how_long_ago_it_was() -> None:
+    store = ScriptedStore()
+    answer = await acceptor(store).accept(submitted())
+    assert isinstance(answer, Accepted)
+    for entry in (AcceptedByTime.of(answer.manifest), AcceptedByBlob.of(answer.manifest)):
+        await store.create(entry.key, entry.encode())
+    for folder in (keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB):
+        for key in await store.keys(folder):
+            await store.delete(key)
+    years_later = replace(acceptor(store, name="gateway-2"), clock=FixedClock(seconds=30 * 365 * 86_400.0))
+
+    assert isinstance(await years_later.accept(submitted()), Duplicate)
+    assert isinstance(await years_later.accept(submitted(b"others")), Conflict)
+    new = submitted(b"new", BatchIdentity("agent-a", "boot-1", 21, 30))
+    assert isinstance(await years_later.accept(new), Accepted)
 
 
 @async_test

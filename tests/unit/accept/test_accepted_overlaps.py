@@ -114,8 +114,25 @@ async def test_a_page_ends_where_it_has_cost_enough_and_the_next_goes_on() -> No
     assert len(await listed(AcceptedOverlaps(store=store), limit=1)) == 29
 
 
+@async_test
+async def test_keys_that_are_no_identities_neither_stop_a_listing_nor_make_a_page_endless() -> None:
+    store = ScriptedStore(page_size=3)
+    folder = keys.accepted_folder("agent", "boot")
+    await accept(store, batch(0, 20), batch(10, 25))
+    for number in range(9):
+        await store.create(f"{keys.ACCEPTED}/{number}.tmp", b"")
+        await store.create(f"{folder}/{5:020}-{number}~{number}.tmp", b"")
+    overlaps = AcceptedOverlaps(store=store, most_keys=4)
+
+    first = await overlaps.list()
+
+    assert (first.overlaps, first.next_after is None) == ((), False), "nine keys, and a page looks at four"
+    assert pairs(await listed(overlaps)) == [(batch(0, 20), batch(10, 25))]
+    assert pairs(await listed(overlaps, "agent")) == [(batch(0, 20), batch(10, 25))]
+
+
 @pytest.mark.parametrize(
-    "after", ["nonsense", "accepted/v1/x.json~1-2", f"{keys.accepted(batch(1, 2))}~5-4", keys.accepted(batch(1, 2))]
+    "after", ["nonsense", "nonsense~", "~", "accepted/v1/x.json~1-2", keys.accepted(batch(1, 2)), "accepted/v1/~\ud800"]
 )
 @async_test
 async def test_a_page_after_something_else_is_refused(after: str) -> None:
@@ -126,7 +143,7 @@ async def test_a_page_after_something_else_is_refused(after: str) -> None:
 @async_test
 async def test_a_page_after_a_batch_of_another_agent_is_refused() -> None:
     with pytest.raises(Misconfigured):
-        await AcceptedOverlaps(store=ScriptedStore()).list(agent_id="b", after=f"{keys.accepted(batch(1, 2))}~1-2")
+        await AcceptedOverlaps(store=ScriptedStore()).list(agent_id="b", after=f"{keys.accepted(batch(1, 2))}~")
 
 
 @async_test

@@ -3,18 +3,23 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lakehead.accept.acceptance import Accepted, Answer, Conflict, Duplicate, Void
+from lakehead.accept.authority import SpoolClosed
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_opening import SpoolNotEmpty
 from lakehead.accept.spooled_batch import IdentityInSpool, SpoolFull, SpoolLimits, SpoolUnusable
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage import local_store
+from lakehead.storage.port import Stale
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
+from lakehead.wire.authority_records import AuthorityRecord
 from tests.support.async_tests import async_test
 from tests.unit.accept.spool_support import Rig, batch
 from tests.unit.accept.support import void_of
@@ -331,6 +336,49 @@ async def test_a_spool_that_is_opened_again_after_others_have_accepted_asks_the_
         spool = await rig.open(disk)
 
         assert isinstance(await spool.accept(batch()), Void)
+
+
+@async_test
+async def test_a_spool_that_is_closed_by_others_while_it_is_opened_asks_the_store_again(rig: Rig) -> None:
+    """Garbage collection does not ask it then, and what it knows of boots is not all."""
+    void = void_of(batch())
+    with rig.disk() as disk:
+        first = await rig.open(disk)
+        await first.accept(batch(0))
+        await rig.uploads(first).drain()
+
+        async def give_up() -> None:
+            await rig.authority.give_up_spool(first.spool_id, by="ann")
+            await rig.store.create(void.key, void.encode())
+
+        class Meanwhile(Spool):
+            async def load(self) -> None:
+                await super().load()
+                await give_up()
+
+        spool = await replace(rig.opening(disk), spool=Meanwhile).open()
+
+        assert isinstance(await spool.accept(batch()), Void)
+        assert [each.spool_id for each in (await rig.authority.read()).open_spools] == [spool.spool_id]
+        await give_up()
+        with pytest.raises(SpoolClosed):
+            await rig.opening(disk).tell_address(spool, "http://there")
+
+
+@async_test
+async def test_a_close_that_comes_late_does_not_close_a_spool_that_was_opened_since(rig: Rig) -> None:
+    """A drain was killed after it had sent it, and the gateway has the address that the drain has told."""
+    with rig.disk() as disk:
+        await rig.open(disk)
+        before = await rig.store.get(keys.AUTHORITY)
+        assert before is not None
+        record = AuthorityRecord.decode(before.body, keys.AUTHORITY)
+        late = msgspec.structs.replace(record, open_spools=(), version=record.version + 1, nonce="late")
+
+        spool = await rig.open(disk)
+
+        assert isinstance(await rig.store.replace(keys.AUTHORITY, late.encode(), before.meta.version), Stale)
+        assert [each.spool_id for each in (await rig.authority.read()).open_spools] == [spool.spool_id]
 
 
 def test_no_folder_of_a_boot_that_has_left_the_spool_stays(rig: Rig) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
+from lakehead.accept import known_boots, spool_files
 from lakehead.accept.acceptance import Accepted, Duplicate, Submission, Void
 from lakehead.accept.spooled_batch import SpoolUnusable
 from lakehead.errors import Unavailable
@@ -16,8 +17,9 @@ from lakehead.storage.local_store import LocalStore
 from lakehead.storage.port import ListedObject, Object
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.spans import merged
 from tests.support.async_tests import async_test
-from tests.unit.accept.spool_support import Rig, batch
+from tests.unit.accept.spool_support import OutageStore, Rig, batch
 from tests.unit.accept.support import void_of
 
 
@@ -225,3 +227,47 @@ async def test_the_name_of_a_new_spool_and_of_folders_that_others_are_making_is_
         await disk.create("batches/a/b/c", b"")
         for folder in (tmp_path / "spool", tmp_path / "spool" / "batches", tmp_path / "spool" / "batches" / "a"):
             assert folder.stat().st_ino in flushed, folder
+
+
+@async_test
+async def test_what_a_killed_process_forgot_of_boots_and_did_not_flush_is_flushed_at_the_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could be there again after the power was lost, without what others have accepted since."""
+    with rig.disk() as disk:
+        await (await rig.open(disk)).accept(batch())
+    [boot] = (rig.folder / "boots").rglob("*.json")
+    boot.unlink()
+    flushed: set[Path] = set()
+
+    def noted(folder: Path) -> None:
+        flushed.add(folder)
+        local_files.fsync_path(folder)
+
+    monkeypatch.setattr(spool_files, "fsync_path", noted)
+    with rig.disk():
+        assert {rig.folder / "boots", boot.parent} <= flushed
+
+
+@async_test
+async def test_a_boot_whose_batches_have_gaps_without_end_takes_bounded_memory(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 0
+
+    def counted(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        nonlocal most
+        listed = list(spans)
+        most = max(most, len(listed))
+        return merged(listed)
+
+    monkeypatch.setattr(known_boots, "merged", counted)
+    rig.store = OutageStore(page_size=100)
+    for first in range(0, 4_000, 2):
+        await rig.store.create(keys.accepted(BatchIdentity("agent-a", "boot-1", first, first)), b"")
+    with rig.disk() as disk:
+        spool = await rig.open(disk)
+
+        assert isinstance(await spool.accept(batch(4_001)), Accepted)
+
+    assert most <= known_boots.MOST_SPANS + 100, "what is known, and what a page adds"

@@ -1,6 +1,9 @@
 """Batches of a spool reach the store once, whatever happens on the way, and what cannot is kept and told."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -8,6 +11,7 @@ from lakehead.accept.acceptance import Accepted, Conflict, Duplicate
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_opening import SpoolNotEmpty
+from lakehead.clock import SystemClock
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.wire import acceptance_keys as keys
 from tests.support.async_tests import async_test
@@ -53,6 +57,30 @@ async def test_one_batch_that_cannot_be_landed_holds_up_no_others(rig: Rig) -> N
 
         assert spool.count == 1
         assert await rig.uploads(spool).land_all()
+
+
+@async_test
+async def test_a_batch_that_can_never_be_landed_does_not_slow_down_others(rig: Rig) -> None:
+    class Pauses(SystemClock):
+        taken: ClassVar[list[float]] = []
+
+        async def sleep(self, seconds: float) -> None:
+            self.taken.append(seconds)
+            if len(self.taken) == 6:
+                raise asyncio.CancelledError
+            await spool.accept(batch(100 + 20 * len(self.taken)))
+
+    with rig.disk() as disk:
+        spool = await rig.open(disk)
+        await spool.accept(batch(0))
+        await rig.store.create(keys.accepted(batch(0).identity), b"damaged")
+        uploads = replace(rig.uploads(spool), clock=Pauses(), interval_seconds=1.0)
+
+        with pytest.raises(asyncio.CancelledError):
+            await uploads.run()
+
+        assert (spool.waiting(), uploads.counts.landed) == ((batch(0).identity,), 5)
+        assert max(Pauses.taken) == 1.0, "five landed, each after one interval"
 
 
 @pytest.mark.parametrize("step", ["raw-blobs", "accepted", "accepted-by-time", "remembered", "removed"])
