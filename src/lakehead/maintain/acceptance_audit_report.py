@@ -78,11 +78,11 @@ _MEANINGS = {
     FindingKind.NOT_LANDED: "Accepted batches that are in no table and no dead letter. See that pipelines run, and "
     "that a reconciler queues what was forgotten.",
     FindingKind.ROWS_MISSING: "Records that the state has as landed, and that are in no row. Was the table rolled back "
-    "or were rows deleted? Then: lakehead state rebuild.",
+    "or were rows deleted? Then: lakehead state rebuild TABLE --config CONFIG",
     FindingKind.ROWS_DOUBLED: "Records that are in several rows.",
     FindingKind.ROWS_UNKNOWN: "Rows of no accepted batch. Did somebody else write to the table?",
     FindingKind.DELETE_MARKER: "Deleted keys below accepted/v1/: a batch could be accepted there a second time. Remove "
-    "the marker, and see who may delete: lakehead policy print.",
+    "the marker, and see who may delete: docs/bucket-policy.md.",
     FindingKind.OLDER_VERSION: "Keys below accepted/v1/ that were written more than once. Compare the versions: the "
     "first one was accepted.",
     FindingKind.DANGLING: "Index entries of what does not exist. They do no harm.",
@@ -90,9 +90,9 @@ _MEANINGS = {
     "are parked, or were lost there.",
     FindingKind.VOID_GAP: "Sequence numbers of void identities: their records came again under others.",
     FindingKind.DISCARDED: "Accepted batches that an operator has discarded, and that are in no table.",
-    FindingKind.DEAD_LETTER: "Accepted batches that a pipeline has given up: lakehead dead-letters list.",
+    FindingKind.DEAD_LETTER: "Accepted batches that a pipeline has given up: lakehead dead-letters list CONFIG",
     FindingKind.DROPPED: "Accepted batches whose dead letters were dropped without a record in discarded/v1/. Drop "
-    "them again: lakehead dead-letters drop.",
+    "them again: lakehead dead-letters drop CONFIG ID",
 }
 
 
