@@ -101,13 +101,18 @@ def _with_tables(
     wiring.check()
     catalogs: dict[str, Catalog] = {}
     tables: dict[FrameKind, _LandedTable] = {}
+    others: list[str] = []
     for pipeline in pipelines:
         name = wiring.catalog_of(pipeline)
         if name not in catalogs:
             catalogs[name] = opened.enter_context(closing(wiring.open_catalog(name)))
         for route in pipeline.tables:
-            if route.kind is not None and (kind := frame_kind(route.kind)) not in tables:
+            if route.kind is None:
+                continue
+            if (kind := frame_kind(route.kind)) not in tables:
                 tables[kind] = _LandedTable(name, route.table, _uuid(catalogs[name], route.table))
+            elif (tables[kind].catalog, tables[kind].name) != (name, route.table):
+                others.append(f"The table {route.table}: {route.kind} are compared with {tables[kind].name}.")
     state = opened.enter_context(wiring.open_state(gateway.clock, gateway.ids))
     store_url = wiring.accepted_store(pipelines[0]) or gateway.config.store
     landed = LandedCheck(
@@ -115,7 +120,8 @@ def _with_tables(
         DiscardedLookup(store),
         lambda identity: accepted_unit(identity, store_url),
     )
-    return replace(parts, landed=landed, rows=_CatalogRows(catalogs, tables))
+    not_checked = (*parts.not_checked, *others)
+    return replace(parts, landed=landed, rows=_CatalogRows(catalogs, tables), not_checked=not_checked)
 
 
 def _uuid(catalog: Catalog, table: str) -> str:

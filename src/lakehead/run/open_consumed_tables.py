@@ -58,11 +58,10 @@ def _discarded(wiring: "ConsumeWiring", url: str) -> "DiscardedBatches":
     from lakehead.accept.discarded_batches import DiscardedBatches  # noqa: PLC0415 - loaded by now
     from lakehead.clock import SystemClock  # noqa: PLC0415 - loaded by now
     from lakehead.ids import RandomIds, system_random  # noqa: PLC0415 - loaded by now
-    from lakehead.storage.probed_store import open_probed_store  # noqa: PLC0415 - loaded by now
+    from lakehead.storage.open_store import open_store  # noqa: PLC0415 - loaded by now
 
     clock, ids, random = SystemClock(), RandomIds(), system_random()
-    settings = store_settings(url, wiring.environment)
-    store = open_probed_store(url, settings, clock=clock, ids=ids, random=random)
+    store = open_store(url, store_settings(url, wiring.environment), clock=clock, ids=ids, random=random)
     return DiscardedBatches(store=store, clock=clock, ids=ids, random=random, by=operator())
 
 

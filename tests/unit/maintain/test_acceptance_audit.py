@@ -438,6 +438,28 @@ async def test_memory_for_listed_hours_is_bounded() -> None:
 
 
 @async_test
+async def test_a_manifest_that_is_deleted_while_it_is_read_is_found() -> None:
+    authority = Authority()
+    manifests = await authority.accept_many(3)
+
+    class Deleting(CountingStore):
+        """Lists a manifest that is gone when it is asked for."""
+
+        async def head(self, key: str):  # type: ignore[no-untyped-def] # as the store
+            return await authority.store.head(key)
+
+        def list(self, folder: str = "", *, start_after: str = ""):  # type: ignore[no-untyped-def] # as the store
+            return authority.store.list(folder, start_after=start_after)
+
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+            return None if key == manifests[1].key else await authority.store.get(key, start=start, end=end)
+
+    errors = {kind: names for kind, names in found(await Authority(Deleting()).audit()).items() if kind.is_error}
+
+    assert errors == {FindingKind.ACCEPTED_GONE: [manifests[1].key]}
+
+
+@async_test
 async def test_a_store_that_does_not_answer_is_no_finding() -> None:
     class Down(CountingStore):
         async def head(self, key: str):  # type: ignore[no-untyped-def] # as the store

@@ -132,10 +132,15 @@ def test_a_wrong_configuration_is_exit_code_2(wrong: str, tmp_path: Path, lakehe
 def test_landings_are_compared_if_pipelines_land_what_is_accepted(tmp_path: Path, lakehead: Lakehead) -> None:
     table = {"table": "metrics.samples", "format": "frames", "kind": "samples"}
     queue = {"type": "manifest", "store": f"file://{tmp_path}/lake", "manifest_path": "landing-queue/manifest.json"}
+    pipeline: dict[str, object] = {"queue": queue, "messages": "accepted", "tables": [table]}
     config = initialised(
         tmp_path,
         lakehead,
-        pipelines={"metrics": {"queue": queue, "messages": "accepted", "tables": [table]}},
+        pipelines={
+            "metrics": pipeline,
+            "second": {**pipeline, "tables": [{**table, "table": "metrics.more"}]},
+            "elsewhere": {**pipeline, "queue": {**queue, "store": f"file://{tmp_path}/other"}},
+        },
         spark={"lakehouse": f"{tmp_path}/lakehouse"},
         runtime={"state": {"url": f"sqlite:///{tmp_path}/state.db"}},
     )
@@ -147,6 +152,7 @@ def test_landings_are_compared_if_pipelines_land_what_is_accepted(tmp_path: Path
     document = json.loads(done.out)
     assert document["counts"] == {"not_landed": 1}, "the table does not exist, so nothing has landed"
     assert document["findings"][0]["what"] == keys.accepted(manifest.identity)
+    assert "The table metrics.more: samples are compared with metrics.samples." in document["not_checked"]
     assert json.loads(lakehead("audit", config, "--json").out)["counts"] == {}, "it is young"
 
 
