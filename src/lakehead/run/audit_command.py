@@ -8,6 +8,7 @@ import typer
 
 from lakehead.errors import Misconfigured
 from lakehead.run.gateway_command import ConfigFile, open_authority
+from lakehead.run.observe.event_text import counted
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import duration, print_json, printable
 
@@ -83,7 +84,7 @@ def told_now_and_then(clock: "Clock") -> Callable[[str, "AuditReport"], None]:
             last = now
             typer.echo(
                 f"audit: at {doing}; {report.accepted:,} accepted batches, {report.index_entries:,} index entries, "
-                f"{report.errors:,} problems so far",
+                f"problems so far: {report.errors:,}",
                 err=True,
             )
 
@@ -96,9 +97,10 @@ def print_report(report: "AuditReport") -> None:
 
     of_agents = f" of {', '.join(map(printable, report.agents))}" if report.agents else ""
     typer.echo(
-        f"{report.accepted:,} accepted batches{of_agents} ({report.accepted_bytes:,} bytes) of {report.boots:,} boots, "
-        f"{report.voids:,} void identities, {report.quarantined:,} frames in quarantine, "
-        f"{report.retired:,} retired, {report.overlapping:,} overlapping"
+        f"{counted(report.accepted, 'accepted batch', 'accepted batches')}{of_agents} "
+        f"({report.accepted_bytes:,} bytes) of {counted(report.boots, 'boot')}; "
+        f"void identities: {report.voids:,}, frames in quarantine: {report.quarantined:,}, "
+        f"retired: {report.retired:,}, overlapping: {report.overlapping:,}"
     )
     if report.oldest_unix_ns is not None and report.newest_unix_ns is not None:
         oldest, newest = (
@@ -106,9 +108,9 @@ def print_report(report: "AuditReport") -> None:
         )
         typer.echo(f"The oldest was accepted {oldest} ago, the newest {newest} ago.")
     if report.pending:
-        typer.echo(f"{report.pending:,} are so young that indexes and landings need not have them yet.")
+        typer.echo(f"So young that indexes and landings need not have them yet: {report.pending:,}.")
     if report.rows:
-        typer.echo(f"{report.rows:,} rows of tables were compared.")
+        typer.echo(f"Rows of tables that were compared: {report.rows:,}.")
     for kind in sorted(FindingKind, key=lambda kind: not kind.is_error):
         if count := report.counts[kind]:
             typer.echo(f"\n{'PROBLEM' if kind.is_error else 'note'} {kind.value}: {count:,}. {kind.meaning}")
@@ -119,5 +121,5 @@ def print_report(report: "AuditReport") -> None:
                 typer.echo(f"  and {count - len(shown):,} more")
     for reason in report.not_checked:
         typer.echo(f"\nnot checked: {reason}")
-    found = "all is well" if report.is_well else f"{report.errors:,} problems"
+    found = "all is well" if report.is_well else counted(report.errors, "problem")
     typer.echo(f"\naudit: {found}, after {report.seconds:,.1f} s")
