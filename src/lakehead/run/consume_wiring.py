@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lakehead.accept.discarded_batches import DiscardedLookup
 from lakehead.accept.overlaps import Overlaps
 from lakehead.buffer.config import ObjectStoreConfig
 from lakehead.clock import Clock
@@ -19,6 +20,7 @@ from lakehead.consume.coordinator import QueueCoordinator
 from lakehead.consume.dead_letters import QueueDeadLetters
 from lakehead.consume.decode.frames import LIMITS, SORTED_BY, TIME, landed_columns
 from lakehead.consume.decode.rows import ObjectFormat
+from lakehead.consume.discarded_state import DiscardedSharedState
 from lakehead.consume.etag_lookup import EtagLookup
 from lakehead.consume.folder_replays import FolderReplays
 from lakehead.consume.iceberg_landings import IcebergLandings, TableFormat
@@ -191,6 +193,13 @@ class ConsumeWiring(Wiring):
             )
             opened.push_async_callback(shared.close)
             reader = replace(reader, format=MessageFormat.LISTED)
+        elif (url := self.accepted_store(config)) is not None:
+            store = open_store(
+                url, store_settings(url, self.environment), clock=deps.clock, ids=deps.ids, random=deps.random
+            )
+            shared = DiscardedSharedState(
+                shared=shared, discarded=DiscardedLookup(store), state=deps.state, store_url=url
+            )
         parser, lookup = self._parser(reader, config, settings, deps)
         landings = IcebergLandings(
             [table_format(table, self._resolved(table.properties)) for table in config.tables],
@@ -228,8 +237,7 @@ class ConsumeWiring(Wiring):
         self, reader: MessageReader, config: ConsumeConfig, settings: PipelineSettings, deps: PipelineDeps
     ) -> tuple[MessageParser, Lookup | None]:
         """What reads messages, and what looks up before that what they do not tell."""
-        if reader.format is MessageFormat.ACCEPTED and isinstance(config.queue, ManifestQueueConfig):
-            url = config.queue.store
+        if (url := self.accepted_store(config)) is not None and reader.format is MessageFormat.ACCEPTED:
             where = store_settings(url, self.environment)
             store = open_store(url, where, clock=deps.clock, ids=deps.ids, random=deps.random)
             accepted = AcceptedLookup(store=store, max_tries=settings.max_tries)
@@ -245,9 +253,9 @@ class ConsumeWiring(Wiring):
         self, name: str, reader: MessageReader, config: ConsumeConfig, deps: PipelineDeps
     ) -> Callable[[], OverlapCheck] | None:
         """What opens the comparison of accepted batches with common records; None if the pipeline lands none."""
-        if reader.format is not MessageFormat.ACCEPTED or not isinstance(config.queue, ManifestQueueConfig):
+        url = self.accepted_store(config)
+        if url is None or reader.format is not MessageFormat.ACCEPTED:
             return None
-        url = config.queue.store
 
         def opened() -> OverlapCheck:
             where = store_settings(url, self.environment)
@@ -281,6 +289,12 @@ class ConsumeWiring(Wiring):
                 "move_to, or set prefixes of the table so that it does not take them."
             )
         return AfterLanding(config.after_landing, state, ObjectClients(self.object_stores()), target, tags)
+
+    @staticmethod
+    def accepted_store(config: ConsumeConfig) -> str | None:
+        """Return the URL of the store whose accepted batches a pipeline lands; None if it lands others."""
+        accepted = message_reader(config).format is MessageFormat.ACCEPTED
+        return config.queue.store if accepted and isinstance(config.queue, ManifestQueueConfig) else None
 
     def object_stores(self) -> Mapping[str, StoreSettings]:
         """How to reach buckets, by scheme: by the variables of the clouds' own tools."""

@@ -1,6 +1,6 @@
 """What the commands about a consuming pipeline need of it: its state, its ledger's store, its tables and its queue."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,19 @@ from lakehead.errors import Misconfigured
 from lakehead.storage.port import Store
 
 if TYPE_CHECKING:
+    from lakehead.accept.discarded_batches import DiscardedBatches
     from lakehead.state.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedStore:
+    """A store of accepted batches that pipelines land."""
+
+    url: str
+    """Its URL, by which the units of its batches are named."""
+
+    open_discarded: Callable[[], "DiscardedBatches"]
+    """Opens the records of the batches that shall not land."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +44,9 @@ class ConsumedTables:
 
     pipelines: tuple[str, ...] = ()
     """The names of the pipelines that are open."""
+
+    accepted: tuple[AcceptedStore, ...] = ()
+    """The stores of the accepted batches that they land."""
 
     def named(self, name: str | None) -> dict[str, str]:
         """The uuids of one table, or of all if no name is given. Raises `Misconfigured` for an unknown name."""

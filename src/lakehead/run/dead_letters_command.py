@@ -115,7 +115,9 @@ def dead_letter_commands(open_tables: OpenConsumedTables) -> typer.Typer:
                     f"The message of {letter.unit} came from the queue {letter.queue}, and the configuration has "
                     f"several pipelines. Say which one with --pipeline: {', '.join(tables.pipelines)}."
                 )
-            await replay_letter(letter, letters=letters, state=tables.state, queue=tables.queue)
+            await replay_letter(
+                letter, letters=letters, state=tables.state, queue=tables.queue, accepted=tables.accepted
+            )
             return "replayed"
 
         with open_tables(config, pipeline) as tables:
@@ -133,14 +135,16 @@ def dead_letter_commands(open_tables: OpenConsumedTables) -> typer.Typer:
     ) -> None:
         """Drop dead letters: their files are never landed, even if their messages come again. It cannot be undone.
 
-        A letter whose file has landed meanwhile is closed as landed.
+        A letter whose file has landed meanwhile is closed as landed. An accepted batch is discarded where it was
+        accepted, in discarded/v1/: it lands in this table never, also if the state is lost.
 
         Example: lakehead dead-letters drop files.json 5f2c8a90b1d4 --yes
         """
         from lakehead.run.dead_letter_changes import drop_letter  # noqa: PLC0415 - loads SQLAlchemy
 
         async def act(letter: DeadLetterObject, tables: ConsumedTables, letters: "DeadLetters") -> str:
-            return letter_state(await drop_letter(letter, letters=letters, state=tables.state))
+            dropped = await drop_letter(letter, letters=letters, state=tables.state, accepted=tables.accepted)
+            return letter_state(dropped)
 
         if not yes:
             typer.confirm(f"Drop {counted(len(set(ids)), 'dead letter')} for good?", abort=True)

@@ -20,6 +20,7 @@ from lakehead.run import (
     queue,
     state_command,
 )
+from lakehead.run.audit_command import audit
 from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
@@ -58,6 +59,7 @@ app.command()(run)
 app.command()(demo)
 app.command()(doctor)
 app.command()(send)
+app.command()(audit)
 app.add_typer(agent_command.app, name="agent")
 app.add_typer(config_command.app, name="config")
 app.add_typer(conflicts_command.app, name="conflicts")

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehead.consume.queue import SendingQueue
 from lakehead.errors import Misconfigured
-from lakehead.run.consumed_tables import ConsumedTables
-from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.consumed_tables import AcceptedStore, ConsumedTables
+from lakehead.run.environment import ENVIRONMENT, store_settings
+from lakehead.run.gateway_command import operator
 from lakehead.run.select_pipelines import select_pipelines
 
 if TYPE_CHECKING:
+    from lakehead.accept.discarded_batches import DiscardedBatches
     from lakehead.run.config.consume_config import ConsumeConfig
     from lakehead.run.consume_wiring import ConsumeWiring
 
@@ -33,14 +36,33 @@ def open_consumed_tables(config_file: Path, pipeline: str | None) -> Iterator[Co
     names = select_pipelines(config, None if pipeline is None else [pipeline])
     wiring = ConsumeWiring(config, ENVIRONMENT)
     wiring.check()
+    pipelines = [config.pipelines[name] for name in names]
     with wiring.open_state(SystemClock(), RandomIds()) as state:
         yield ConsumedTables(
             state=state,
             store=wiring.open_ledger().store,
-            tables=_uuids(wiring, [config.pipelines[name] for name in names]),
+            tables=_uuids(wiring, pipelines),
             queue=_queue_of(wiring, config.pipelines[names[0]]) if len(names) == 1 else None,
             pipelines=tuple(names),
+            accepted=_accepted(wiring, pipelines),
         )
+
+
+def _accepted(wiring: "ConsumeWiring", pipelines: "Sequence[ConsumeConfig]") -> tuple[AcceptedStore, ...]:
+    """The stores of accepted batches that the pipelines land, opened when something is looked up or written there."""
+    urls = [url for pipeline in pipelines if (url := wiring.accepted_store(pipeline)) is not None]
+    return tuple(AcceptedStore(url, partial(_discarded, wiring, url)) for url in dict.fromkeys(urls))
+
+
+def _discarded(wiring: "ConsumeWiring", url: str) -> "DiscardedBatches":
+    from lakehead.accept.discarded_batches import DiscardedBatches  # noqa: PLC0415 - loaded by now
+    from lakehead.clock import SystemClock  # noqa: PLC0415 - loaded by now
+    from lakehead.ids import RandomIds, system_random  # noqa: PLC0415 - loaded by now
+    from lakehead.storage.open_store import open_store  # noqa: PLC0415 - loaded by now
+
+    clock, ids, random = SystemClock(), RandomIds(), system_random()
+    store = open_store(url, store_settings(url, wiring.environment), clock=clock, ids=ids, random=random)
+    return DiscardedBatches(store=store, clock=clock, ids=ids, random=random, by=operator())
 
 
 def _uuids(wiring: "ConsumeWiring", pipelines: "Sequence[ConsumeConfig]") -> dict[str, str]:

@@ -7,28 +7,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from lakehead.accept.discarded_batches import DiscardedBatches
 from lakehead.clock import SystemClock
+from lakehead.consume.accepted_units import accepted_unit
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import RandomIds
-from lakehead.lake.dead_letters import DeadLetters, close_landed, give_up
-from lakehead.run.consumed_tables import ConsumedTables
+from lakehead.lake.dead_letters import DeadLetters, close_landed, give_up, open_or_dropped
+from lakehead.run.consumed_tables import AcceptedStore, ConsumedTables
 from lakehead.run.dead_letter_changes import drop_letter, replay_letter
 from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.state.model import FileState, ShardState
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from lakehead.storage.memory_store import MemoryStore
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.dead_letters import NO_TABLE, DeadLetterObject, letter_id, letter_key, message_unit
 from tests.support.async_tests import async_test
 from tests.support.state_tools import FIRST, HOUR, hold, landing
+from tests.unit.accept.support import ScriptedStore
 
 TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+URL = "s3://bucket/prod"
+BATCH = BatchIdentity("agent-a", "boot-1", 10, 20)
+UNIT = accepted_unit(BATCH, URL)
 T = TypeVar("T")
 
 
@@ -52,10 +61,25 @@ class Pipeline:
     state: State
     letters: DeadLetters
     queue: ListQueue = field(default_factory=ListQueue)
+    authority: ScriptedStore = field(default_factory=ScriptedStore)
+    """The store of accepted batches."""
+
+    @property
+    def accepted(self) -> tuple[AcceptedStore, ...]:
+        records = DiscardedBatches(
+            store=self.authority, clock=SystemClock(), ids=RandomIds(), random=Random(1), by="operator"
+        )
+        return (AcceptedStore(URL, lambda: records),)
 
     @contextmanager
     def open(self, _config: Path, _pipeline: str | None) -> Iterator[ConsumedTables]:
-        yield ConsumedTables(state=self.state, store=self.letters.store, tables={"raw.files": TABLE}, queue=self.queue)
+        yield ConsumedTables(
+            state=self.state,
+            store=self.letters.store,
+            tables={"raw.files": TABLE},
+            queue=self.queue,
+            accepted=self.accepted,
+        )
 
     def run(self, *arguments: str, typed: str = "") -> Result:
         app = dead_letter_commands(self.open)
@@ -326,3 +350,82 @@ def test_help_has_an_example(pipeline: Pipeline, command: str) -> None:
     app = dead_letter_commands(pipeline.open)
 
     assert f"Example: lakehead dead-letters {command} files.json" in CliRunner().invoke(app, [command, "--help"]).stdout
+
+
+def test_dropping_an_accepted_batch_discards_it_where_it_was_accepted(pipeline: Pipeline) -> None:
+    do(pipeline.bury(UNIT))
+    do(pipeline.bury("s3://bucket/another"))
+
+    assert pipeline.run("drop", UNIT, "--yes").stdout == f"{UNIT} is dropped\n"
+    assert pipeline.run("drop", "s3://bucket/another", "--yes").exit_code == 0
+    assert pipeline.run("drop", UNIT, "--yes").stdout == f"{UNIT} is dropped\n", "again changes nothing"
+
+    assert do(pipeline.authority.keys(keys.DISCARDED)) == [keys.discarded(TABLE, BATCH)]
+
+
+@async_test
+async def test_a_drop_that_is_killed_after_the_record_is_finished_by_the_next(pipeline: Pipeline) -> None:
+    letter = await pipeline.bury(UNIT)
+
+    class Killed(DeadLetters):
+        async def close(self, *_: object) -> DeadLetterObject:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await drop_letter(
+            letter, letters=Killed(pipeline.letters.store), state=pipeline.state, accepted=pipeline.accepted
+        )
+
+    assert await pipeline.authority.keys(keys.DISCARDED) == [keys.discarded(TABLE, BATCH)]
+    with pytest.raises(Misconfigured, match="Drop it again"):
+        await replay_letter(
+            letter, letters=pipeline.letters, state=pipeline.state, queue=pipeline.queue, accepted=pipeline.accepted
+        )
+    assert pipeline.queue.sent == []
+    dropped = await drop_letter(letter, letters=pipeline.letters, state=pipeline.state, accepted=pipeline.accepted)
+    assert dropped.closed is not None
+    assert dropped.closed.how == "dropped"
+
+
+@async_test
+async def test_nothing_is_dropped_while_it_is_not_known_whether_the_record_is_stored(pipeline: Pipeline) -> None:
+    letter = await pipeline.bury(UNIT)
+    pipeline.authority.next(keys.DISCARDED, "unavailable")
+
+    with pytest.raises(Unavailable):
+        await drop_letter(letter, letters=pipeline.letters, state=pipeline.state, accepted=pipeline.accepted)
+
+    stored = await pipeline.letters.read(letter.key)
+    assert stored is not None
+    assert stored.closed is None
+
+
+@async_test
+async def test_a_pipeline_that_takes_the_batch_meanwhile_is_told_because_it_may_land_it(pipeline: Pipeline) -> None:
+    letter = await pipeline.bury(UNIT)
+
+    async def taken() -> None:
+        pipeline.state.history.begin_replay(TABLE, UNIT)
+        pipeline.state.history.revive(TABLE, UNIT)
+        hold(pipeline.state, TABLE, UNIT, owner="them")
+
+    pipeline.authority.meanwhile[keys.DISCARDED] = [taken]
+    with pytest.raises(Unavailable, match="may still land it"):
+        await drop_letter(letter, letters=pipeline.letters, state=pipeline.state, accepted=pipeline.accepted)
+
+    pipeline.state.landings.settle(TABLE, None, FIRST, [landing(FIRST, UNIT)])
+    closed = await drop_letter(letter, letters=pipeline.letters, state=pipeline.state, accepted=pipeline.accepted)
+    assert closed.closed is not None
+    assert closed.closed.how == "landed"
+
+
+@async_test
+async def test_a_rebuilt_state_knows_dropped_letters_and_begun_drops(pipeline: Pipeline, tmp_path: Path) -> None:
+    units = [UNIT, accepted_unit(BatchIdentity("agent-a", "boot-1", 21, 30), URL)]
+    letters = [await pipeline.bury(unit) for unit in units]
+    await drop_letter(letters[0], letters=pipeline.letters, state=pipeline.state, accepted=pipeline.accepted)
+    with open_state(f"sqlite:///{tmp_path}/new.db", SystemClock(), RandomIds()) as rebuilt:
+        rebuilt.landings.rebuild(TABLE, None, [], await open_or_dropped(pipeline.letters, TABLE))
+        rebuilt.shards.open(TABLE, units, token="us")
+
+        assert rebuilt.shards.acquire(TABLE, units, owner="us", lease_until=rebuilt.now() + HOUR) == set()
