@@ -28,12 +28,19 @@ class OpenRepairs:
 
     async def refresh(self) -> None:
         """Read what has changed. Raises `Unavailable`."""
+        gone = set(self._seen)
         async for page in self.store.list(keys.REPAIRS):
+            gone.difference_update(each.key for each in page)
             changed = [each for each in page if self._seen.get(each.key) != (each.modified_ns, each.size)]
             for first in range(0, len(changed), AT_ONCE):
                 some = changed[first : first + AT_ONCE]
                 await asyncio.gather(*(self._read(each.key) for each in some))
                 self._seen.update({each.key: (each.modified_ns, each.size) for each in some})
+        for key in gone:  # deleted by hand
+            del self._seen[key]
+            self.unreadable.pop(key, None)
+            if (identity := keys.parse_repair(key)) is not None:
+                self.changed(identity, None)
 
     def is_open(self, identity: BatchIdentity) -> bool:
         """Return whether the frame of a batch was missing or corrupt, and is not known to be right again."""

@@ -157,7 +157,9 @@ class BatchReconciler:
         )
         try:
             before = await file.read()
-            if before is not None and change(before) is before:
+            is_gone = before is None and problem is None  # it was deleted by hand, so there is nothing to say
+            if is_gone or (before is not None and change(before) is before):
+                self.repairs.changed(manifest.identity, problem)
                 return
             if not self.is_dry_run:
                 await file.update(change)

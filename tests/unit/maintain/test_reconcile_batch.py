@@ -202,3 +202,21 @@ async def test_a_frame_larger_than_a_part_is_read_in_parts(monkeypatch: pytest.M
     assert await blobs.problem(manifest) is None
     await authority.store.put(manifest.raw_blob_key, b"agent-a 2")
     assert await blobs.problem(manifest) == "corrupt"
+
+
+@async_test
+async def test_a_record_of_a_repair_that_is_damaged_is_told_until_it_is_deleted() -> None:
+    authority = Authority()
+    open_one, damaged = await authority.accept(1, 2)
+    await authority.store.delete(open_one.raw_blob_key)
+    await authority.store.create(keys.repair(damaged.identity), b"{")
+    reconciler = authority.reconciler()
+    first = await reconciler.pass_once()
+    for manifest in (open_one, damaged):
+        await authority.store.delete(keys.repair(manifest.identity))
+    retired = RetiredBatch.of(open_one.identity, open_one.frame_sha256, at_unix_ns=1, by="gc")
+    await authority.store.create(retired.key, retired.encode())
+    second = await reconciler.pass_once()
+
+    assert {each.kind for each in first.problems} == {ProblemKind.MISSING, ProblemKind.UNREADABLE}
+    assert (second.problems, second.actions, reconciler.repairs.count("missing")) == ((), (), 0)
