@@ -5,22 +5,27 @@ for garbage collection; once it exists its hash is the truth, whatever a gateway
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
+from lakehead.accept.record_file import read_record
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.retry import Backoff
-from lakehead.storage.port import Created, Store
+from lakehead.storage.port import Created, Replaced, Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid, decode_at_identity
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import InvalidRecord, Unreadable
 from lakehead.wire.frame import Frame, frame_sha256
 from lakehead.wire.index_records import RawBlobByTime
+from lakehead.wire.maintenance_records import BatchRepair
 from lakehead.wire.record_schemas import FrameKind
 from lakehead.wire.utc_hours import UtcHour
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,7 @@ class Acceptor:
             case IdentityManifest() as found if found.nonce == manifest.nonce:
                 return Accepted(found)
             case IdentityManifest() as found if found.frame_sha256 == submission.sha256:
+                await self.heal(submission)
                 return Duplicate(found)
             case IdentityManifest() as found:
                 return Conflict(found, submission)
@@ -131,6 +137,32 @@ class Acceptor:
         for failure in failures:
             if failure is not None:
                 raise failure
+
+    async def heal(self, submission: Submission) -> bool:
+        """Store the frame of an accepted batch again if it is known to be missing or corrupt: these are its bytes.
+
+        Returns whether it was stored. Never raises a `LakeheadError`: the batch is accepted whatever becomes of it, and
+        the next upload of the same frame tries again. The reconciler finds that it is right, and closes the repair.
+        """
+        key = keys.raw_blob(submission.sha256)
+        try:
+            repair = await read_record(BatchRepair, keys.repair(submission.identity), self.store)
+            if repair is None or repair.state != "open" or repair.frame_sha256 != submission.sha256:
+                return False
+            stored = await self.store.get(key, end=len(submission.body) + 1)
+            if stored is None:
+                is_stored = isinstance(await self.store.create(key, submission.body), Created)
+            elif stored.body == submission.body and stored.meta.size == len(submission.body):
+                return False
+            else:
+                replaced = await self.store.replace(key, submission.body, stored.meta.version)
+                is_stored = isinstance(replaced, Replaced)
+        except LakeheadError as error:
+            LOG.warning("%s may be missing or corrupt, and could not be stored again: %s", key, error)
+            return False
+        if is_stored:
+            LOG.info("%s was missing or corrupt, and is stored again.", key)
+        return is_stored
 
     async def _ensure(self, key: str, body: bytes) -> None:
         """Store an object unless it is there. After a write in doubt it is enough that it is, whoever stored it."""

@@ -8,7 +8,7 @@ spool may be in the object store, or void there: `known_boots` says when that ha
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import Any
@@ -29,6 +29,9 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat
 
 LOG = logging.getLogger(__name__)
+
+HEAL_SECONDS = 1.0
+"""How long a duplicate waits at most for the object store, to store a frame again that was lost there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,8 +101,17 @@ class Spool:
                 if there is not None:
                     return self._compared(submission, self._manifest(submission, there))
             if (at_key := await self._in_store(submission.identity)) is not None:
-                return Void(at_key) if isinstance(at_key, IdentityVoid) else self._compared(submission, at_key)
+                answer = Void(at_key) if isinstance(at_key, IdentityVoid) else self._compared(submission, at_key)
+                if isinstance(answer, Duplicate):
+                    await self._heal(submission)
+                return answer
             return Accepted(self._manifest(submission, await self._write(submission)))
+
+    async def _heal(self, submission: Submission) -> None:
+        """Store a frame again that the object store has lost, if the store answers soon: the spool can do without."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAL_SECONDS):
+                await self.acceptor.heal(submission)
 
     async def _in_store(self, identity: BatchIdentity) -> IdentityManifest | IdentityVoid | None:
         """Return what the object store has at the key of an identity that is not in the spool; None if nothing.

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from lakehead.accept.accepted_overlaps import AcceptedOverlaps
+from lakehead.accept.repairs import Repairs
 from lakehead.accept.spool import Spool
 from lakehead.errors import LakeheadError
 from lakehead.gateway.conflict_routes import ConflictRequests, add_conflict_routes
@@ -20,6 +21,7 @@ from lakehead.gateway.metrics import GatewayMetrics
 from lakehead.gateway.overlap_routes import add_overlap_routes
 from lakehead.gateway.ports import ConflictDecisions, ConflictReader, RoleTokens
 from lakehead.gateway.readiness import Readiness
+from lakehead.gateway.repair_routes import add_repair_routes
 from lakehead.gateway.roles import require
 from lakehead.gateway.spool_routes import add_spool_routes
 
@@ -39,6 +41,9 @@ class Ready(BaseModel):
     checks: dict[str, str]
     """The problem of each; an empty one is none."""
 
+    reconciler_age_seconds: float | None
+    """How old the reconciler's last sign of life is; null if it is not known, or there was none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateListener:
@@ -48,6 +53,7 @@ class PrivateListener:
     conflicts: ConflictReader
     decisions: ConflictDecisions
     overlaps: AcceptedOverlaps
+    repairs: Repairs
     readiness: Readiness
     metrics: GatewayMetrics
     refusals: Mapping[type[LakeheadError], ErrorCode] = field(default_factory=dict)
@@ -82,7 +88,8 @@ def private_app(listener: PrivateListener) -> FastAPI:
     async def readyz() -> Response:
         """Check the store and the reconciler, at most every few seconds."""
         report = await listener.readiness.check()
-        return JSONResponse({"ready": report.is_ready, "checks": report.checks}, 200 if report.is_ready else 503)
+        shown = Ready(ready=report.is_ready, checks=report.checks, reconciler_age_seconds=report.reconciler_age_seconds)
+        return JSONResponse(shown.model_dump(), 200 if report.is_ready else 503)
 
     @app.get(
         "/metrics",
@@ -100,6 +107,7 @@ def private_app(listener: PrivateListener) -> FastAPI:
     add_conflict_routes(app, requests, listener.decisions, listener.tokens)
 
     add_overlap_routes(app, listener.overlaps, listener.tokens)
+    add_repair_routes(app, listener.repairs, listener.tokens)
     if listener.spool is not None:
         add_spool_routes(app, listener.spool, listener.tokens)
 

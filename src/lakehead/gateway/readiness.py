@@ -22,6 +22,9 @@ class ReadinessReport:
     tolerated: frozenset[str] = frozenset()
     """Checks whose problems are told, and do not keep the gateway from accepting batches."""
 
+    reconciler_age_seconds: float | None = None
+    """How old the reconciler's last sign of life is; None if it is not known, or there was none."""
+
     @property
     def is_ready(self) -> bool:
         """Whether nothing is wrong."""
@@ -36,7 +39,10 @@ class Readiness:
     ids: Ids
     clock: Clock
     reconciler: ReconcilerHeartbeats | None = None
-    """None: nobody has to look after this gateway's acceptances, as in a test."""
+    """None: nobody looks after this gateway's acceptances."""
+
+    needs_reconciler: bool = True
+    """Whether the gateway is ready only while the reconciler gives signs of life. Else they are told."""
 
     copies: Mapping[str, CopyInMemory] = field(default_factory=dict)
     """What no batch is accepted without, by the names of their checks."""
@@ -60,10 +66,12 @@ class Readiness:
             if self._last is None or not is_fresh:
                 store = await self._problem_of_store()
                 is_away = bool(store) and self._can_do_without_store
+                reconciler, age = await self._problem_of_reconciler(is_out_of_sight=is_away)
                 self._last = ReadinessReport(
-                    {"store": store, "reconciler": await self._problem_of_reconciler(is_out_of_sight=is_away)}
+                    {"store": store, "reconciler": reconciler}
                     | {name: _problem_of(copy) for name, copy in self.copies.items()},
-                    self.tolerated | ({"reconciler"} if is_away else set()),
+                    self.tolerated | ({"reconciler"} if is_away or not self.needs_reconciler else set()),
+                    age,
                 )
                 self._checked_at = self.clock.monotonic()
             return self._last
@@ -96,20 +104,25 @@ class Readiness:
         await probe(self.store, ids=self.ids)
         self._probed_at = now
 
-    async def _problem_of_reconciler(self, *, is_out_of_sight: bool) -> str:
+    async def _problem_of_reconciler(self, *, is_out_of_sight: bool) -> tuple[str, float | None]:
+        """The problem, and the age of the last sign of life, if it is known."""
         if self.reconciler is None:
-            return ""
+            return "", None
         if is_out_of_sight:
-            return "Its signs of life are in the store."
+            return "Its signs of life are in the store.", None
+        seconds = self.settings.check_seconds
         try:
-            async with asyncio.timeout(self.settings.check_seconds):
+            async with asyncio.timeout(seconds):
                 age = await self.reconciler.age_seconds()
         except TimeoutError:
-            return f"The reconciler's heartbeat could not be read within {self.settings.check_seconds:g} s."
+            return f"The reconciler's heartbeat could not be read within {seconds:g} s.", None
         except LakeheadError as error:
-            return str(error)
+            return str(error), None
+        return self._problem_of_age(age), age
+
+    def _problem_of_age(self, age: float | None) -> str:
         if age is None:
-            return "No reconciler was ever started here. Start one."
+            return "No reconciler was ever started here. Start one: lakehead reconcile CONFIG"
         if age > self.settings.reconciler_seconds:
             return f"The reconciler gave its last sign of life {age:.0f} s ago. Look after it."
         if age < -self.settings.reconciler_seconds:

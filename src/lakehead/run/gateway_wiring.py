@@ -20,6 +20,7 @@ from lakehead.accept.conflict_decisions import ConflictDecisions, NotQuarantined
 from lakehead.accept.conflicts import Conflicts, NoSuchConflict
 from lakehead.accept.quarantined_boots import QuarantinedBoots
 from lakehead.accept.record_file import read_record
+from lakehead.accept.repairs import Repairs
 from lakehead.accept.tokens import TokenCache, Tokens
 from lakehead.buffer.config import IngestorConfig, ObjectStoreConfig
 from lakehead.buffer.ingestor import Ingestor
@@ -125,6 +126,11 @@ class GatewayWiring:
         """The authority's accepted batches with common sequence numbers."""
         return AcceptedOverlaps(store=self.store)
 
+    @property
+    def repairs(self) -> Repairs:
+        """The authority's frames that are missing or corrupt."""
+        return Repairs(self.store)
+
     async def serve(self, stop: asyncio.Event, ready: Callable[[GatewayServer], None]) -> None:
         """Accept batches until `stop` is set; `ready` is called when both listeners listen. If `stop` is set before
         that, the start is given up at once, whatever the store is asked for just then.
@@ -174,7 +180,8 @@ class GatewayWiring:
                 store=self.store,
                 ids=self.ids,
                 clock=self.clock,
-                reconciler=StoredHeartbeats(self.store, self.clock) if self.config.reconciler == "required" else None,
+                reconciler=None if self.config.reconciler_mode == "none" else StoredHeartbeats(self.store, self.clock),
+                needs_reconciler=self.config.reconciler_mode == "required",
                 copies={
                     "authority": authority,
                     "tokens": tokens,
@@ -204,6 +211,7 @@ class GatewayWiring:
                     conflicts=self.conflicts,
                     decisions=self.decisions,
                     overlaps=self.overlaps,
+                    repairs=self.repairs,
                     readiness=readiness,
                     metrics=metrics,
                     refusals={
@@ -251,18 +259,24 @@ class GatewayWiring:
     @asynccontextmanager
     async def side_effects(self) -> AsyncIterator[AfterAcceptance]:
         """What follows acceptances. At the end what waits for the landing queue is stored, for a bounded time."""
-        ingestor = self._ingestor()
+        ingestor = self.landing_ingestor()
         try:
             yield AfterAcceptance(store=self.store, queue=BufferedLandingQueue(ingestor))
         finally:
             await _close_queue(ingestor, self.settings().side_effect_seconds)
 
-    def _ingestor(self) -> Ingestor:
+    @property
+    def queue_manifest(self) -> str:
+        """The path of the landing queue's manifest."""
+        return f"{self.config.queue_path.strip('/')}/manifest.json"
+
+    def landing_ingestor(self) -> Ingestor:
+        """Open what puts batches on the landing queue. The caller closes it."""
         folder = self.config.queue_path.strip("/")
         return Ingestor(
             IngestorConfig(
                 object_store_config=ObjectStoreConfig(url=self.config.store),
-                manifest_path=f"{folder}/manifest.json",
+                manifest_path=self.queue_manifest,
                 data_path_prefix=f"{folder}/data",
             ),
             self.clock,

@@ -18,6 +18,7 @@ from lakehead.run import (
     maintain_command,
     policy_command,
     queue,
+    repairs_command,
     state_command,
 )
 from lakehead.run.audit_command import audit
@@ -26,6 +27,7 @@ from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.open_consumed_tables import open_consumed_tables
+from lakehead.run.reconcile_command import reconcile
 from lakehead.run.run_command import run
 from lakehead.run.send_command import send
 from lakehead.storage.object_keys import InvalidKey
@@ -58,6 +60,7 @@ def lakehead(
 app.command()(run)
 app.command()(demo)
 app.command()(doctor)
+app.command()(reconcile)
 app.command()(send)
 app.command()(audit)
 app.add_typer(agent_command.app, name="agent")
@@ -69,6 +72,7 @@ app.add_typer(gateway_command.app, name="gateway")
 app.add_typer(maintain_command.app, name="maintain")
 app.add_typer(policy_command.app, name="policy")
 app.add_typer(queue.app, name="queue")
+app.add_typer(repairs_command.app, name="repairs")
 app.add_typer(state_command.app, name="state")
 
 

@@ -156,6 +156,14 @@ class ColdScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last key of `accepted/v1/` or of the quarantine that it is done with; empty if it is done with none."""
 
     seen: Count = 0
+    """Keys that it has seen."""
+
+    accepted: Count = 0
+    voids: Count = 0
+    quarantined: Count = 0
+    repaired: Count = 0
+    incomplete: Count = 0
+    """What it could not read, or not repair: with any of these it completes no audit."""
 
 
 class ReconcilerCheckpoint(

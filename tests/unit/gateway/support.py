@@ -12,6 +12,7 @@ from lakehead.accept.acceptance import Conflict
 from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.conflicts import Conflicts
+from lakehead.accept.repairs import Repairs
 from lakehead.accept.spool import Spool
 from lakehead.clock import SystemClock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
@@ -241,6 +242,7 @@ class Gateway:
                 conflicts=self.conflicts,
                 decisions=self.conflicts,
                 overlaps=AcceptedOverlaps(store=self.store),
+                repairs=Repairs(self.store),
                 readiness=self.readiness,
                 metrics=self.metrics,
                 refusals={NoSuchConflict: ErrorCode.NO_SUCH_CONFLICT},

@@ -8,6 +8,7 @@ from lakehead.accept.acceptance import Conflict
 from lakehead.accept.accepted_overlaps import AcceptedOverlaps
 from lakehead.accept.conflict_decisions import ConflictDecisions
 from lakehead.accept.conflicts import Conflicts
+from lakehead.accept.repairs import Repairs
 from lakehead.clock import SystemClock
 from lakehead.gateway.batch_ids import batch_id
 from lakehead.gateway.conflict_ids import conflict_id
@@ -39,6 +40,7 @@ async def deciding(gateway: SpoolGateway) -> tuple[FastAPI, str]:
         tokens=gateway.tokens,
         conflicts=conflicts,
         overlaps=AcceptedOverlaps(store=store),
+        repairs=Repairs(store),
         decisions=ConflictDecisions(conflicts=conflicts, random=system_random(), backoff=NO_PAUSES),
         readiness=gateway.readiness,
         metrics=gateway.metrics,

@@ -88,4 +88,5 @@ def test_every_route_is_documented() -> None:
         "POST /v1/conflicts/{id_text}/quarantine",
         "POST /v1/conflicts/{id_text}/release",
         "GET /v1/overlaps",
+        "GET /v1/repairs",
     ]

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from lakehead.accept.accepted_overlaps import AcceptedOverlaps
+from lakehead.accept.repairs import Repairs
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.gateway.conflict_ids import conflict_id, parse_conflict_id
 from lakehead.gateway.private_app import PrivateListener, private_app
@@ -178,7 +179,8 @@ async def test_health_asks_for_no_token_and_no_store() -> None:
 async def test_a_gateway_is_ready_when_its_store_was_probed_and_is_probed_seldom() -> None:
     gateway = Gateway()
     answer = await gateway.get("/readyz", role=None)
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "checks": {"store": "", "reconciler": ""}})
+    ready = {"ready": True, "checks": {"store": "", "reconciler": ""}, "reconciler_age_seconds": None}
+    assert (answer.status_code, answer.json()) == (200, ready)
     probed = len(gateway.store.calls)
     assert probed > 2
     await gateway.get("/readyz", role=None)
@@ -230,12 +232,27 @@ async def test_a_gateway_whose_reconciler_is_dead_is_not_ready() -> None:
         found.append((answer.status_code, answer.json()["checks"]["reconciler"]))
     await gateway.close()
     assert found == [
-        (503, "No reconciler was ever started here. Start one."),
+        (503, "No reconciler was ever started here. Start one: lakehead reconcile CONFIG"),
         (503, "The reconciler gave its last sign of life 101 s ago. Look after it."),
         (503, "The reconciler's last sign of life is of a time in 101 s. Correct the clocks of both machines."),
         (503, "out of reach"),
         (200, ""),
     ]
+
+
+@async_test
+async def test_a_gateway_whose_reconciler_is_optional_is_ready_without_one_and_tells_its_age() -> None:
+    gateway = Gateway()
+    gateway.readiness.settings = ReadinessSettings(cache_seconds=0, reconciler_seconds=100)
+    gateway.readiness.reconciler = heartbeats = Heartbeats()
+    gateway.readiness.needs_reconciler = False
+    found = []
+    for heartbeats.age in (None, 101.5, 3.5):
+        answer = await gateway.get("/readyz", role=None)
+        found.append((answer.status_code, bool(answer.json()["checks"]["reconciler"]), heartbeats.age))
+        assert answer.json()["reconciler_age_seconds"] == heartbeats.age
+    await gateway.close()
+    assert found == [(200, True, None), (200, True, 101.5), (200, False, 3.5)]
 
 
 @async_test
@@ -292,7 +309,7 @@ async def test_a_gateway_that_can_do_without_its_store_does_not_wait_for_one_tha
         "store": "The store did not answer within 0.001 s.",
         "reconciler": "Its signs of life are in the store.",
     }
-    assert back.json() == {"ready": True, "checks": {"store": "", "reconciler": ""}}
+    assert back.json() == {"ready": True, "checks": {"store": "", "reconciler": ""}, "reconciler_age_seconds": 1.0}
 
 
 @async_test
@@ -315,6 +332,7 @@ async def test_metrics_tell_what_happened_and_may_be_open() -> None:
             conflicts=gateway.conflicts,
             decisions=gateway.conflicts,
             overlaps=AcceptedOverlaps(store=gateway.store),
+            repairs=Repairs(gateway.store),
             readiness=gateway.readiness,
             metrics=gateway.metrics,
             metrics_need_token=False,

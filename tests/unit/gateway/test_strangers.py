@@ -30,6 +30,7 @@ NEEDED = {
         ("GET", CONFLICT): "viewer",
         **{("POST", f"{CONFLICT}/{name}"): "operator" for name in DECISIONS},
         ("GET", "/v1/overlaps"): "viewer",
+        ("GET", "/v1/repairs"): "viewer",
         ("GET", "/v1/spool"): "viewer",
         ("GET", BATCH): "viewer",
         ("POST", "/v1/spool/voids/{id_text}"): "admin",

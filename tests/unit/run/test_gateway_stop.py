@@ -69,7 +69,7 @@ async def test_a_landing_queue_that_hangs_does_not_hold_up_the_stop(
     at = wiring("queue-hangs")
     await at.store.ensure_probed()
     begun, go_on = hang_on_writes(monkeypatch, "landing-queue")
-    ingestor = at._ingestor()
+    ingestor = at.landing_ingestor()
     await ingestor.ingest([KeyValueEntry(b"key", b"value")])
     flushing = asyncio.create_task(ingestor.flush())
     await begun.wait()

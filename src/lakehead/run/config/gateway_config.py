@@ -20,6 +20,8 @@ Count = Annotated[StrictInt, Field(ge=1)]
 Port = Annotated[StrictInt, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
+ReconcilerMode = Literal["required", "optional", "none"]
+
 INGEST, LISTENER, SERVER, SPOOL = IngestSettings(), ListenerSettings(), GatewaySettings(), SpoolLimits()
 MAX_NAME = 1024
 CHUNKS = (chunk_keys.CHUNK_MANIFESTS, chunk_keys.ROLLUP, chunk_keys.INDEX)
@@ -133,8 +135,11 @@ class GatewayConfig(ConfigModel):
     queue_path: NonEmptyText = Field(
         "landing-queue", description="The folder of the store with the queue of accepted batches that are to be landed."
     )
-    reconciler: Literal["none", "required"] = Field(
-        "none", description="Whether the gateway is ready only while a reconciler gives signs of life in the store."
+    reconciler: ReconcilerMode | None = Field(
+        None,
+        description="Whether a reconciler looks after what is accepted. required: the gateway is ready only while one "
+        "gives signs of life in the store. optional: its signs of life are told. none: none is expected, for "
+        "local_spool alone. Default: required with s3_manifest, none with local_spool.",
     )
     metrics_need_token: StrictBool = Field(
         default=True, description="Whether /metrics needs a token with a role, as other private routes do."
@@ -159,6 +164,21 @@ class GatewayConfig(ConfigModel):
         description="Whether the store may be a Multi-Region Access Point. Say so only if you have proved that every "
         "write of this prefix goes to the same bucket: else two regions accept different frames as the same batch.",
     )
+
+    @property
+    def reconciler_mode(self) -> ReconcilerMode:
+        """Whether a reconciler looks after what is accepted, by the default if nothing is said."""
+        return self.reconciler or ("none" if self.ingest.acceptance == "local_spool" else "required")
+
+    @model_validator(mode="after")
+    def _looked_after(self) -> "GatewayConfig":
+        if self.ingest.acceptance == "s3_manifest" and self.reconciler == "none":
+            raise invalid(
+                "reconciler must not be none with s3_manifest: a gateway that is killed leaves accepted batches that "
+                "no index names and nobody lands. Leave it out, and run `lakehead reconcile CONFIG` beside the "
+                "gateways; or set optional, if they shall be ready without one."
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_authority(self) -> "GatewayConfig":

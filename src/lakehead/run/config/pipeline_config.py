@@ -10,6 +10,7 @@ from lakehead.run.config.base import ConfigModel, NonEmptyText
 from lakehead.run.config.connections import FileSinkConfig, IcebergSinkConfig, SinkConfig, SourceConfig, SparkConfig
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.config.gateway_config import GatewayConfig
+from lakehead.run.config.reconcile_config import ReconcileConfig
 from lakehead.run.config.runtime_config import MetadataConfig, RuntimeConfig
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.config.unused_keys import mark_unused_keys
@@ -45,6 +46,9 @@ class PipelineConfig(ConfigModel):
     )
     gateway: GatewayConfig | None = Field(
         None, description="The gateway that accepts batches of agents over HTTP. Default: none."
+    )
+    reconcile: ReconcileConfig = Field(
+        ReconcileConfig(), description="How `lakehead reconcile CONFIG` looks after what gateways have accepted."
     )
     agent: AgentConfig | None = Field(
         None, description="The agent that takes samples and log records of this machine's programs. Default: none."

@@ -1,0 +1,87 @@
+"""Which entries the time indexes of an hour have: one listing for many questions, in bounded memory."""
+
+import asyncio
+from collections import Counter, OrderedDict
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from lakehead.storage.port import ListedObject, Store
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.utc_hours import UtcHour
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+HEADS_FIRST = 4
+"""Entries of an hour that are asked for one by one before the hour is listed: most hours of an old boot have few."""
+
+
+@dataclass(slots=True)
+class HourIndexes:
+    """Knows what is in the time indexes, as of the last `forget`.
+
+    An entry that was written since may be said to be missing, so look again before you write it.
+    """
+
+    store: Store
+    most_entries: int = 1_000_000
+    """Entries that are kept in memory. The hours that were asked for longest ago are forgotten first."""
+
+    _hours: "OrderedDict[str, frozenset[bytes] | None]" = field(default_factory=OrderedDict)
+    """By folder; None for an hour with more entries than are kept."""
+
+    _asked: Counter[str] = field(default_factory=Counter)
+    _listing: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _entries: int = 0
+
+    def forget(self) -> None:
+        """Forget everything, so that what is deleted by hand meanwhile is noticed."""
+        self._hours.clear()
+        self._asked.clear()
+        self._entries = 0
+
+    async def has_batch(self, hour: UtcHour, identity: BatchIdentity) -> bool:
+        """Return whether an accepted batch is in the index of an hour. Raises `Unavailable`."""
+        return await self._has(f"{keys.ACCEPTED_BY_TIME}/{hour.path}", keys.accepted_by_time(hour, identity))
+
+    async def has_blob(self, hour: UtcHour, frame_sha256: str) -> bool:
+        """Return whether a frame is in the index of an hour. Raises `Unavailable`."""
+        return await self._has(f"{keys.RAW_BLOBS_BY_TIME}/{hour.path}", keys.raw_blob_by_time(hour, frame_sha256))
+
+    async def _has(self, folder: str, key: str) -> bool:
+        if folder not in self._hours:
+            self._asked[folder] += 1
+            if self._asked[folder] <= HEADS_FIRST:
+                return await self.store.head(key) is not None
+            async with self._listing.setdefault(folder, asyncio.Lock()):
+                if folder not in self._hours:
+                    await self._list(folder)
+            self._listing.pop(folder, None)
+        entries = self._hours.get(folder)
+        if entries is None:
+            return await self.store.head(key) is not None
+        self._hours.move_to_end(folder)
+        return _name(key) in entries
+
+    async def _list(self, folder: str) -> None:
+        found: set[bytes] = set()
+        listing = self.store.list(folder)
+        async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
+            async for page in pages:
+                found.update(name for each in page if (name := _name(each.key)) is not None)
+                if len(found) > self.most_entries:
+                    self._hours[folder] = None
+                    return
+        self._hours[folder] = frozenset(found)
+        self._entries += len(found)
+        while self._entries > self.most_entries:
+            _, oldest = self._hours.popitem(last=False)
+            self._entries -= len(oldest or ())
+
+
+def _name(key: str) -> bytes | None:
+    """The hash in the key of an entry, which is enough of it; None if it is no entry."""
+    found = keys.parse_accepted_by_time(key) or keys.parse_raw_blob_by_time(key)
+    return bytes.fromhex(found[1]) if found else None

@@ -1,0 +1,203 @@
+"""Accepted batches that nobody has queued for landing: found, and queued. What is queued twice lands once.
+
+The order of the looks is what keeps a batch from being queued again for nothing. A batch leaves the queue only after it
+has landed, was given up or dropped, so whoever reads the queue first and all that afterwards sees every batch in one of
+the two. The other way round a batch that lands in between would be in neither.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from lakehead.accept.after_acceptance import LandingQueue
+from lakehead.clock import Clock
+from lakehead.errors import LakeheadError
+from lakehead.lake.dead_letters import DeadLetters
+from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
+from lakehead.state.state import State
+from lakehead.storage.port import Store
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.errors import Unreadable
+from lakehead.wire.frame import peek_frame
+from lakehead.wire.frame_header import MAX_HEAD_BYTES
+from lakehead.wire.record_schemas import FrameKind
+
+AT_ONCE = 16
+_KINDS = {kind.name.lower(): kind for kind in FrameKind}
+
+
+class Landing(Enum):
+    """How far a batch is on its way into its table."""
+
+    SETTLED = "settled"
+    """It has landed, was given up or discarded, or no table takes it: there is nothing left to do."""
+
+    QUEUED = "queued"
+    YOUNG = "young"
+    """It was accepted a moment ago, and its gateway may be about to queue it."""
+
+    UNKNOWN = "unknown"
+    """It could not be found out, or could not be queued: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandingTable:
+    """The table in which batches of a kind land."""
+
+    name: str
+    uuid: str | None
+    """None if no pipeline has created it yet, so that nothing has landed in it."""
+
+
+class LandingTables(Protocol):
+    """Which table takes which kind of batches."""
+
+    async def tables(self) -> Mapping[FrameKind, LandingTable]:
+        """Return the tables of configured pipelines. Raises a `LakeheadError` if they cannot be told."""
+        ...
+
+
+class PendingBatches(Protocol):
+    """What waits in the landing queue."""
+
+    async def among(self, accepted_keys: Collection[str]) -> frozenset[str]:
+        """Return which of these are queued and not acknowledged. Raises a `LakeheadError` if that cannot be told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingLandings:
+    """Queues accepted batches that are neither in their table nor on their way."""
+
+    store: Store
+    state: State
+    letters: DeadLetters
+    tables: LandingTables
+    pending: PendingBatches
+    queue: LandingQueue
+    unit_of: Callable[[str], str]
+    """The name of the unit that a batch is for pipelines, by the key of its identity manifest."""
+
+    clock: Clock
+    grace_seconds: float
+    is_dry_run: bool = False
+
+    async def settle(
+        self, manifests: Iterable[IdentityManifest], report: ReconcileReport
+    ) -> dict[BatchIdentity, Landing]:
+        """Queue those of some batches that nobody has queued, and return how far each of them is.
+
+        Never raises a `LakeheadError`: what could not be found out is `UNKNOWN`, and in the report.
+        """
+        found = {manifest.identity: manifest for manifest in manifests}
+        looked = dict.fromkeys(found, Landing.UNKNOWN)
+        try:
+            await self._settle(found, looked, report)
+        except LakeheadError as error:
+            report.found(ProblemKind.FAILED, "the landing queue", f"Nothing was queued this time. {error}")
+        report.waiting += sum(each is Landing.QUEUED for each in looked.values())
+        return looked
+
+    async def _settle(
+        self,
+        manifests: Mapping[BatchIdentity, IdentityManifest],
+        looked: dict[BatchIdentity, Landing],
+        report: ReconcileReport,
+    ) -> None:
+        tables = await self.tables.tables()
+        kinds = await self._kinds(manifests.values())
+        by_kind: dict[FrameKind, list[BatchIdentity]] = {}
+        for identity, kind in kinds.items():
+            if kind is not None and kind in tables:
+                by_kind.setdefault(kind, []).append(identity)
+            else:
+                looked[identity] = Landing.SETTLED
+        # What has landed has landed for good: so most batches need no look into the queue.
+        missing = await self._not_landed(by_kind, tables, looked)
+        newest = self.clock.now_ns() - int(self.grace_seconds * 1e9)
+        for identity in [each for some in missing.values() for each in some]:
+            if manifests[identity].accepted_at_unix_ns > newest:
+                looked[identity] = Landing.YOUNG
+        old = {kind: [each for each in some if looked[each] is not Landing.YOUNG] for kind, some in missing.items()}
+        if not any(old.values()):
+            return
+        # First the queue, then all that takes a batch out of it: see the module.
+        accepted = {keys.accepted(each): each for some in old.values() for each in some}
+        for key in await self.pending.among(accepted):
+            looked[accepted[key]] = Landing.QUEUED
+        left = {kind: [each for each in some if looked[each] is Landing.UNKNOWN] for kind, some in old.items()}
+        left = await self._not_landed(left, tables, looked)
+        lost: list[IdentityManifest] = []
+        for kind, some in left.items():
+            for identity, given_up in (await self._given_up(tables[kind], some)).items():
+                if given_up is not None:
+                    looked[identity] = given_up
+                else:
+                    lost.append(manifests[identity])
+        await self._enqueue(lost, looked, report)
+
+    async def _enqueue(
+        self, lost: Sequence[IdentityManifest], looked: dict[BatchIdentity, Landing], report: ReconcileReport
+    ) -> None:
+        if lost and not self.is_dry_run:
+            await self.queue.put(lost)
+        for manifest in lost:
+            looked[manifest.identity] = Landing.QUEUED
+            report.did(ActionKind.ENQUEUED, manifest.key)
+
+    async def _not_landed(
+        self,
+        by_kind: Mapping[FrameKind, Sequence[BatchIdentity]],
+        tables: Mapping[FrameKind, LandingTable],
+        looked: dict[BatchIdentity, Landing],
+    ) -> dict[FrameKind, list[BatchIdentity]]:
+        uuids = {kind: table.uuid for kind, table in tables.items() if table.uuid is not None}
+        landed, left = LandedBatches(self.state, uuids), dict[FrameKind, list[BatchIdentity]]()
+        for kind, some in by_kind.items():
+            missing = await landed.missing(kind, some) if kind in uuids else dict.fromkeys(some)
+            left[kind] = [identity for identity in some if identity in missing]
+            looked.update({identity: Landing.SETTLED for identity in some if identity not in missing})
+        return left
+
+    async def _given_up(
+        self, table: LandingTable, identities: Sequence[BatchIdentity]
+    ) -> dict[BatchIdentity, Landing | None]:
+        """What was decided about batches that have not landed: settled, or queued by a replay; None if nothing was."""
+        limit = asyncio.Semaphore(AT_ONCE)
+        if table.uuid is None:
+            return dict.fromkeys(identities)
+        uuid = table.uuid
+
+        async def one(identity: BatchIdentity) -> Landing | None:
+            async with limit:
+                if await self.store.head(keys.discarded(uuid, identity)) is not None:
+                    return Landing.SETTLED
+                letter = await self.letters.get(uuid, self.unit_of(keys.accepted(identity)))
+                if letter is None or (letter.closed is not None and letter.closed.how == "landed"):
+                    return None
+                # An operator may have replayed it: then it is theirs until it lands or is given up again.
+                return Landing.QUEUED if letter.closed is None and letter.replayed_at else Landing.SETTLED
+
+        return dict(zip(identities, await asyncio.gather(*map(one, identities)), strict=True))
+
+    async def _kinds(self, manifests: Collection[IdentityManifest]) -> dict[BatchIdentity, FrameKind | None]:
+        """The kind of each batch, by its manifest, else by its frame; None if neither tells."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(manifest: IdentityManifest) -> FrameKind | None:
+            if manifest.kind:
+                return _KINDS.get(manifest.kind)
+            async with limit:
+                head = await self.store.get(manifest.raw_blob_key, end=MAX_HEAD_BYTES)
+            try:
+                return None if head is None else peek_frame(head.body).kind
+            except Unreadable:
+                return None
+
+        found = await asyncio.gather(*map(one, manifests))
+        return {manifest.identity: kind for manifest, kind in zip(manifests, found, strict=True)}
