@@ -5,17 +5,15 @@ hashes: a referenced blob costs no request of its own, and memory does not grow 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
+from lakehead.maintain.blob_pages import closing
 from lakehead.storage.port import ListedObject, Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.utc_hours import UtcHour
-
-T = TypeVar("T")
 
 AT_ONCE = 32
 """Blobs whose references are looked up concurrently."""
@@ -72,9 +70,9 @@ class FullScan:
         """Yield all of them, in the order of their hashes. Raises `Unavailable`."""
         del before_ns
         async with (
-            aclosing(_generator(store.list(keys.RAW_BLOBS))) as pages,
-            aclosing(_generator(store.list(keys.ACCEPTED_BY_BLOB))) as accepted_pages,
-            aclosing(_generator(store.list(keys.QUARANTINE_BY_BLOB))) as quarantine_pages,
+            closing(store.list(keys.RAW_BLOBS)) as pages,
+            closing(store.list(keys.ACCEPTED_BY_BLOB)) as accepted_pages,
+            closing(store.list(keys.QUARANTINE_BY_BLOB)) as quarantine_pages,
         ):
             accepted = _SortedReferences(accepted_pages, keys.parse_accepted_by_blob)
             quarantined = _SortedReferences(quarantine_pages, keys.parse_quarantine_by_blob)
@@ -146,7 +144,7 @@ class TimeIndex:
 
     async def blobs(self, store: Store, *, before_ns: int) -> AsyncIterator[Sequence[FoundBlob]]:
         """Yield the blobs of these hours, as often as they were uploaded. Raises `Unavailable`."""
-        async with aclosing(_generator(self._hashes(store, UtcHour.of(before_ns)))) as pages:
+        async with closing(self._hashes(store, UtcHour.of(before_ns))) as pages:
             async for page in pages:
                 for some in _groups(list(dict.fromkeys(page))):
                     yield await look_up(some, store, needs_age=self.needs_age)
@@ -154,7 +152,7 @@ class TimeIndex:
     async def _hashes(self, store: Store, end: UtcHour) -> AsyncIterator[Sequence[str]]:
         # Sorts after all entries of the hours before, and before all of this one.
         start = "" if self.since is None else f"{keys.RAW_BLOBS_BY_TIME}/{self.since.path}/"
-        async with aclosing(_generator(store.list(keys.RAW_BLOBS_BY_TIME, start_after=start))) as pages:
+        async with closing(store.list(keys.RAW_BLOBS_BY_TIME, start_after=start)) as pages:
             async for page in pages:
                 found = [parsed for each in page if (parsed := keys.parse_raw_blob_by_time(each.key)) is not None]
                 yield [sha256 for hour, sha256 in found if hour < end]
@@ -174,7 +172,7 @@ class ListedBlobs:
 
     async def blobs(self, store: Store, *, before_ns: int) -> AsyncIterator[Sequence[FoundBlob]]:
         """Yield those that are still there, and were listed as stored before. Raises what `pages` does."""
-        async with aclosing(_generator(self.pages())) as pages:
+        async with closing(self.pages()) as pages:
             async for page in pages:
                 hashes = [
                     sha256
@@ -223,7 +221,7 @@ async def _look_up(sha256: str, store: Store, *, needs_age: bool) -> FoundBlob |
 
 async def _first_page(store: Store, folder: str) -> Sequence[ListedObject]:
     """A frame belongs to one identity, so that no folder of references has more."""
-    async with aclosing(_generator(store.list(folder))) as pages:
+    async with closing(store.list(folder)) as pages:
         async for page in pages:
             return page
     return ()
@@ -231,8 +229,3 @@ async def _first_page(store: Store, folder: str) -> Sequence[ListedObject]:
 
 def _groups(hashes: Sequence[str]) -> Iterator[Sequence[str]]:
     return (hashes[first : first + LOOKED_UP] for first in range(0, len(hashes), LOOKED_UP))
-
-
-def _generator(pages: AsyncIterable[Sequence[T]]) -> AsyncGenerator[Sequence[T], None]:
-    """All listings are generators; one that is not exhausted would be closed by a task of asyncio."""
-    return cast("AsyncGenerator[Sequence[T], None]", pages)

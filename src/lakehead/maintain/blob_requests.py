@@ -1,9 +1,8 @@
 """A store that counts its requests: garbage collection tells how many each blob costs."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
-from typing import cast
+from collections.abc import AsyncIterator, Sequence
 
+from lakehead.maintain.blob_pages import closing
 from lakehead.storage.port import Created, Exists, ListedObject, Object, ObjectMeta, Replaced, Stale, Store, Version
 
 
@@ -47,12 +46,8 @@ class CountedStore:
     async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         """Yield pages of the objects in a folder."""
         self.requests += 1
-        # All adapters' listings are generators; one that is not exhausted would be closed by a task of asyncio.
-        listing = cast(
-            "AsyncGenerator[Sequence[ListedObject], None]", self._store.list(folder, start_after=start_after)
-        )
         is_first = True
-        async with aclosing(listing) as pages:
+        async with closing(self._store.list(folder, start_after=start_after)) as pages:
             async for page in pages:
                 self.requests += not is_first
                 is_first = False

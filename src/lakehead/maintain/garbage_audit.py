@@ -5,20 +5,13 @@ manifests, instead. It writes nothing: missing references are the reconciler's.
 """
 
 from collections.abc import Callable, Collection
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 from lakehead.accept.accepted_scan import read_identities, scan_identities
+from lakehead.maintain.blob_pages import closing
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-
-    from lakehead.storage.port import ListedObject
-    from lakehead.wire.batch_identity import BatchIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +36,7 @@ async def audit_frames(
     `looked` is called with how many manifests were read now and then. Raises `Unavailable`.
     """
     accepted, quarantined, problem, read = set[str](), set[str](), "", 0
-    identities = cast("AsyncGenerator[Sequence[BatchIdentity], None]", scan_identities(store))
-    async with aclosing(identities) as pages:
+    async with closing(scan_identities(store)) as pages:
         async for page in pages:
             for each in await read_identities(page, store):
                 if isinstance(each.record, IdentityManifest):
@@ -58,8 +50,7 @@ async def audit_frames(
         (keys.IDENTITY_CONFLICTS, keys.parse_identity_conflict),
         (keys.OVERLAPS, keys.parse_overlap),
     ):
-        listing = cast("AsyncGenerator[Sequence[ListedObject], None]", store.list(folder))
-        async with aclosing(listing) as listed:
+        async with closing(store.list(folder)) as listed:
             async for objects in listed:
                 found = (parsed[1] for each in objects if (parsed := parse(each.key)) is not None)
                 quarantined.update(sha256 for sha256 in found if sha256 in hashes)

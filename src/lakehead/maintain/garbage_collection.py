@@ -5,11 +5,9 @@ collector or many may run at a time, beside gateways and reconcilers.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
 
 import msgspec
 
@@ -20,6 +18,7 @@ from lakehead.accept.voiding import Voiding
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
 from lakehead.ids import Ids, Random
+from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.blob_references import BlobSource, FoundBlob
 from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_audit import audit_frames
@@ -175,10 +174,8 @@ class _Run:
 
     async def all_of(self, source: BlobSource) -> None:
         before_ns = self.report.store_now_ns - self._horizon_ns
-        blobs = cast(
-            "AsyncGenerator[Sequence[FoundBlob], None]", source.blobs(self.gc.store, before_ns=max(0, before_ns))
-        )
-        async with aclosing(blobs) as pages:
+        blobs = source.blobs(self.gc.store, before_ns=max(0, before_ns))
+        async with closing(blobs) as pages:
             async for page in pages:
                 for blob in page:
                     self._sort(blob)

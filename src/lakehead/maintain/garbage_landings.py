@@ -6,14 +6,13 @@ compared with it. The ledger names each batch that was landed, or was compared a
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
 
 from lakehead.lake.landed_units import settled_landings
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.state_progress import state_landings
+from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.garbage_report import Outcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.landed_batches import LandedBatches
@@ -22,12 +21,6 @@ from lakehead.state.state import State
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.record_schemas import FrameKind
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from datetime import datetime
-
-    from lakehead.lake.landing import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +74,7 @@ class LandedFrames:
         pointer = await asyncio.to_thread(self.state.landings.pointer, table)
         found: dict[str, int] = {}
         chain = settled_landings(self.ledger, table, pointer.last_landing if pointer else None)
-        async with aclosing(cast("AsyncGenerator[tuple[Snapshot, datetime], None]", chain)) as landings:
+        async with closing(chain) as landings:
             async for snapshot, recorded in landings:
                 at_ns = (recorded - EPOCH) // timedelta(microseconds=1) * 1_000
                 for landing in state_landings(snapshot):

@@ -196,6 +196,8 @@ def reference() -> str:
         "IngestConfig": "`gateway.ingest`",
         "ListenerConfig": "`gateway.ingest_listener`, `gateway.private_listener`",
         "ListenerTlsConfig": "`gateway.ingest_listener.tls`, `gateway.private_listener.tls`",
+        "GcConfig": "`gc`",
+        "RawBlobsConfig": "`raw_blobs`",
         "AgentConfig": "`agent`",
         "AgentTlsConfig": "`agent.tls`",
         "AgentListenerConfig": "`agent.listener`",
