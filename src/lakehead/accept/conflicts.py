@@ -91,7 +91,10 @@ class Conflicts:
         await self.quarantine(conflict.manifest, conflict.submission.sha256)
 
     async def quarantine(self, accepted: IdentityManifest, submitted_sha256: str) -> None:
-        """Store that a frame contradicts an accepted batch, as `record` does."""
+        """Store that a frame contradicts an accepted batch, as `record` does.
+
+        The reference comes last: a frame with one is taken to be in quarantine, and not looked at again.
+        """
         manifest = QuarantineManifest.of(
             accepted,
             submitted_sha256,
@@ -100,10 +103,8 @@ class Conflicts:
             nonce=self.ids.uuid(),
         )
         reference = QuarantineByBlob.of(manifest)
-        await asyncio.gather(
-            self.store.create(manifest.key, manifest.encode()),
-            self.store.create(reference.key, reference.encode()),
-        )
+        await self.store.create(manifest.key, manifest.encode())
+        await self.store.create(reference.key, reference.encode())
 
     async def list(
         self, *, agent_id: str | None = None, kind: ConflictKind | None = None, after: str = "", limit: int = 100

@@ -43,6 +43,25 @@ class Outcome(StrEnum):
         """Whether the blob is deleted."""
         return self in (Outcome.ORPHAN, Outcome.RETIRED)
 
+    @property
+    def needs_attention(self) -> bool:
+        """Whether an operator should see which blobs they are."""
+        return self in _TOLD
+
+
+_TOLD = frozenset(
+    {
+        Outcome.CONFLICT,
+        Outcome.CORRUPT,
+        Outcome.NEWER_FORMAT,
+        Outcome.NO_BLOB,
+        Outcome.REFERENCE_MISSING,
+        Outcome.REFERENCE_WRONG,
+        Outcome.REPAIR_OPEN,
+        Outcome.UNAVAILABLE,
+        Outcome.UNDECODABLE,
+    }
+)
 
 MEANINGS: Mapping[Outcome, str] = {
     Outcome.ORPHAN: "never accepted, and its identity is void",

@@ -20,7 +20,13 @@ from lakehead.wire.batch_identity import BatchIdentity
 ANSWER_BYTES = 1 << 20
 """The most that is read of an answer. A gateway's have less than a tenth."""
 
-_NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NOTHING_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class HttpSpools:
         except TimeoutError:
             raise OutcomeUnknown(f"{spool.address} did not answer within {self.seconds:g} s.") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            kind = Unavailable if isinstance(error, _NOTHING_SENT | httpx.InvalidURL) else OutcomeUnknown
+            kind = Unavailable if isinstance(error, _NOTHING_SENT) else OutcomeUnknown
             raise kind(f"{spool.address} does not answer ({type(error).__name__} {error}).") from error
         if answer.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise Misconfigured(

@@ -24,6 +24,7 @@ from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
+from lakehead.run.gc_command import gc
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.run_command import run
 from lakehead.run.send_command import send
@@ -57,6 +58,7 @@ def lakehead(
 app.command()(run)
 app.command()(demo)
 app.command()(doctor)
+app.command()(gc)
 app.command()(send)
 app.add_typer(agent_command.app, name="agent")
 app.add_typer(config_command.app, name="config")
