@@ -120,7 +120,7 @@ class HttpSpools:
             ):
                 body = b""
                 if reads_body or response.is_error:
-                    async for chunk in response.aiter_raw():
+                    async for chunk in response.aiter_bytes():
                         body += chunk
                         if len(body) > ANSWER_BYTES:
                             break
