@@ -14,6 +14,7 @@ from tests.sim.consume_backfill import BACKFILL_BROKEN, BACKFILL_SOUND
 from tests.sim.consume_overlaps import OVERLAPS_BROKEN, OVERLAPS_SOUND
 from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
+from tests.sim.garbage_scenarios import GARBAGE_BROKEN, GARBAGE_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
 from tests.sim.queue_scenarios import QUEUES_SOUND
 from tests.sim.spool_scenarios import SPOOL_BROKEN, SPOOL_SOUND
@@ -36,6 +37,7 @@ SOUND: dict[str, Scenario] = {
     **QUEUES_SOUND,
     **ACCEPT_SOUND,
     **SPOOL_SOUND,
+    **GARBAGE_SOUND,
     **AGENT_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
@@ -50,6 +52,7 @@ BROKEN: dict[str, Scenario] = {
     **QUARANTINE_BROKEN,
     **ACCEPT_BROKEN,
     **SPOOL_BROKEN,
+    **GARBAGE_BROKEN,
     **AGENT_BROKEN,
 }
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}

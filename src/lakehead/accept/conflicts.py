@@ -14,6 +14,7 @@ from lakehead.errors import Misconfigured
 from lakehead.ids import Ids
 from lakehead.storage.port import ListedObject, Store
 from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import (
     ConflictResolution,
@@ -87,18 +88,23 @@ class Conflicts:
 
         The submitted blob is stored already. Raises `Unavailable` and `OutcomeUnknown`; repeating it is safe.
         """
+        await self.quarantine(conflict.manifest, conflict.submission.sha256)
+
+    async def quarantine(self, accepted: IdentityManifest, submitted_sha256: str) -> None:
+        """Store that a frame contradicts an accepted batch, as `record` does.
+
+        The reference comes last: a frame with one is taken to be in quarantine, and not looked at again.
+        """
         manifest = QuarantineManifest.of(
-            conflict.manifest,
-            conflict.submission.sha256,
+            accepted,
+            submitted_sha256,
             observed_at_unix_ns=self.clock.now_ns(),
             collector_id=self.collector_id,
             nonce=self.ids.uuid(),
         )
         reference = QuarantineByBlob.of(manifest)
-        await asyncio.gather(
-            self.store.create(manifest.key, manifest.encode()),
-            self.store.create(reference.key, reference.encode()),
-        )
+        await self.store.create(manifest.key, manifest.encode())
+        await self.store.create(reference.key, reference.encode())
 
     async def list(
         self, *, agent_id: str | None = None, kind: ConflictKind | None = None, after: str = "", limit: int = 100

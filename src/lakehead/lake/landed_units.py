@@ -75,7 +75,7 @@ class LandedUnits:
         waiting: list[_Recorded] = []
         landings = units = 0
         confirm_at = self.state.now() + self.hold / 4
-        async for snapshot, recorded in self._chain(table, pointer.last_landing if pointer else None):
+        async for snapshot, recorded in settled_landings(self.ledger, table, pointer.last_landing if pointer else None):
             if self.state.now() >= confirm_at:  # a long ledger may have few units below the prefix to write
                 await self.confirm(table)
                 confirm_at = self.state.now() + self.hold / 4
@@ -113,40 +113,47 @@ class LandedUnits:
         if not restored:
             raise _lost(table)
 
-    async def _chain(self, table: str, last: SnapshotId | None) -> AsyncIterator[tuple[Snapshot, datetime]]:
-        """The landings from the last one back to the first, and when each was recorded by the store's clock."""
-        if last is None:
-            return
-        # Numbers only: there may be a million landings.
-        sequences, snapshots, recorded = array("q"), array("q"), array("q")
-        async for page in self.ledger.store.list(ledger_folder(table)):
-            for entry in page:
-                snapshot, sequence = ledger_place(entry.key)
-                sequences.append(sequence)
-                snapshots.append(snapshot)
-                recorded.append(entry.modified_ns)
-        wanted: SnapshotId | None = last
-        for end in range(len(snapshots), 0, -AT_ONCE):
-            places = range(end - 1, max(end - AT_ONCE, 0) - 1, -1)
-            reads = (self.ledger.read(table, snapshots[place], sequences[place]) for place in places)
-            found = await asyncio.gather(*reads, return_exceptions=True)
-            for place, entry_or_error in zip(places, found, strict=True):
-                if snapshots[place] != wanted:
-                    continue  # not settled yet, or rolled back
-                if isinstance(entry_or_error, BaseException):
-                    raise entry_or_error
-                if entry_or_error is None or entry_or_error.landing is None:
-                    break
-                yield entry_or_error, EPOCH + timedelta(microseconds=recorded[place] // 1000)
-                wanted = entry_or_error.landing.before
-        if wanted is not None:
-            raise Unreadable(
-                f"The ledger of table {table} lacks landing {wanted}, so it is not known which units have landed. "
-                f"Bring its objects below {ledger_folder(table)}/ back from a backup."
-            )
-
     def _until(self) -> datetime:
         return self.state.now() + self.hold
+
+
+async def settled_landings(
+    ledger: StoreLedger, table: str, last: SnapshotId | None
+) -> AsyncIterator[tuple[Snapshot, datetime]]:
+    """Yield the landings from the last one back to the first, and when each was recorded by the store's clock.
+
+    Those that were rolled back are not among them. Memory is bounded by the largest landings. Raises `Unavailable`, and
+    `Unreadable` if the ledger lacks a landing.
+    """
+    if last is None:
+        return
+    # Numbers only: there may be a million landings.
+    sequences, snapshots, recorded = array("q"), array("q"), array("q")
+    async for page in ledger.store.list(ledger_folder(table)):
+        for entry in page:
+            snapshot, sequence = ledger_place(entry.key)
+            sequences.append(sequence)
+            snapshots.append(snapshot)
+            recorded.append(entry.modified_ns)
+    wanted: SnapshotId | None = last
+    for end in range(len(snapshots), 0, -AT_ONCE):
+        places = range(end - 1, max(end - AT_ONCE, 0) - 1, -1)
+        reads = (ledger.read(table, snapshots[place], sequences[place]) for place in places)
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        for place, entry_or_error in zip(places, found, strict=True):
+            if snapshots[place] != wanted:
+                continue  # not settled yet, or rolled back
+            if isinstance(entry_or_error, BaseException):
+                raise entry_or_error
+            if entry_or_error is None or entry_or_error.landing is None:
+                break
+            yield entry_or_error, EPOCH + timedelta(microseconds=recorded[place] // 1000)
+            wanted = entry_or_error.landing.before
+    if wanted is not None:
+        raise Unreadable(
+            f"The ledger of table {table} lacks landing {wanted}, so it is not known which units have landed. "
+            f"Bring its objects below {ledger_folder(table)}/ back from a backup."
+        )
 
 
 def _lost(table: str) -> PauseLost:

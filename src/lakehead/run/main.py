@@ -26,6 +26,7 @@ from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
+from lakehead.run.gc_command import gc
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.reconcile_command import reconcile
 from lakehead.run.run_command import run
@@ -61,6 +62,7 @@ app.command()(run)
 app.command()(demo)
 app.command()(doctor)
 app.command()(reconcile)
+app.command()(gc)
 app.command()(send)
 app.command()(audit)
 app.add_typer(agent_command.app, name="agent")

@@ -198,6 +198,8 @@ def reference() -> str:
         "ListenerTlsConfig": "`gateway.ingest_listener.tls`, `gateway.private_listener.tls`",
         "ReconcileConfig": "`reconcile`",
         "ReconcileEventsConfig": "`reconcile.events`",
+        "GcConfig": "`gc`",
+        "RawBlobsConfig": "`raw_blobs`",
         "AgentConfig": "`agent`",
         "AgentTlsConfig": "`agent.tls`",
         "AgentListenerConfig": "`agent.listener`",

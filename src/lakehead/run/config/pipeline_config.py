@@ -10,6 +10,7 @@ from lakehead.run.config.base import ConfigModel, NonEmptyText
 from lakehead.run.config.connections import FileSinkConfig, IcebergSinkConfig, SinkConfig, SourceConfig, SparkConfig
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.config.gateway_config import GatewayConfig
+from lakehead.run.config.gc_config import GcConfig, RawBlobsConfig
 from lakehead.run.config.reconcile_config import ReconcileConfig
 from lakehead.run.config.runtime_config import MetadataConfig, RuntimeConfig
 from lakehead.run.config.table_config import TableConfig
@@ -53,6 +54,9 @@ class PipelineConfig(ConfigModel):
     agent: AgentConfig | None = Field(
         None, description="The agent that takes samples and log records of this machine's programs. Default: none."
     )
+
+    gc: GcConfig = Field(GcConfig(), description="Garbage collection of raw blobs in the gateway's store.")
+    raw_blobs: RawBlobsConfig = Field(RawBlobsConfig(), description="How long frames are kept in the gateway's store.")
 
     def source_of(self, table: TableConfig) -> SourceConfig:
         """Return the source of a table."""

@@ -1,0 +1,226 @@
+"""The blob of an accepted batch goes when its time is over and nobody needs it, and is kept if anything is missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from lakehead.accept.acceptance import Accepted, Duplicate
+from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
+from lakehead.maintain.garbage_settings import GarbageSettings
+from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.maintenance_records import BatchRepair, DiscardedBatch, RetiredBatch
+from tests.support.async_tests import async_test
+from tests.unit.accept.support import APPLIED, DOWN, NOT_APPLIED
+from tests.unit.maintain.garbage_support import Landings, Rig, batch
+
+FRAME, OTHER = batch(), batch(compress=False)
+TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
+KEPT_30_DAYS = GarbageSettings(retention=timedelta(days=30), rollback=timedelta(days=7))
+
+
+async def landed(*, after: float = 1.0, days: float = 31, audit: bool = True) -> tuple[Rig, IdentityManifest]:
+    """A batch that landed a day after it was accepted, some days ago."""
+    rig = Rig(settings=KEPT_30_DAYS)
+    rig.tables = [TABLE]
+    await rig.init()
+    answer = await rig.accept(FRAME)
+    assert isinstance(answer, Accepted)
+    rig.clock.days += after
+    rig.users = [Landings({FRAME.identity: rig.clock.now_ns()})]
+    await rig.later(days - after, audit=audit)
+    return rig, answer.manifest
+
+
+@async_test
+async def test_a_landed_batch_is_retired_and_a_retry_stays_a_duplicate_and_goes_again() -> None:
+    rig, manifest = await landed()
+
+    assert await rig.outcome() is Outcome.RETIRED
+
+    key = keys.retired(FRAME.identity)
+    stored = await rig.store.get(key)
+    assert stored is not None
+    record = RetiredBatch.decode(stored.body, key)
+    assert (record.frame_sha256, record.retired_by) == (FRAME.sha256, "gc-1")
+    assert await rig.acceptor().read(FRAME.identity) == manifest, "the identity manifest stays"
+
+    assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
+    assert len(await rig.blobs()) == 1
+    assert await rig.outcome() is Outcome.RETIRED, "the next run, however young the blob is"
+    assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
+
+
+@async_test
+async def test_without_retention_blobs_are_kept_for_good() -> None:
+    rig, _ = await landed(days=4_000)
+    rig.settings = GarbageSettings()
+
+    assert await rig.outcome() is Outcome.ACCEPTED
+
+
+@async_test
+async def test_a_young_blob_is_kept_and_one_that_was_healed_too() -> None:
+    rig, _ = await landed(days=29)
+    assert await rig.outcome() is Outcome.ACCEPTED
+
+    rig, _ = await landed(days=31)
+    await rig.store.put(keys.raw_blob(FRAME.sha256), FRAME.body)
+    assert await rig.outcome() is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize(("days", "outcome"), [(37.9, Outcome.LANDED_LATELY), (38.1, Outcome.RETIRED)])
+@async_test
+async def test_it_must_have_landed_before_the_rollback_horizon(days: float, outcome: Outcome) -> None:
+    rig, _ = await landed(after=31, days=days)
+
+    assert await rig.outcome() is outcome
+
+
+@async_test
+async def test_what_has_not_landed_or_lands_nowhere_is_kept() -> None:
+    rig, _ = await landed()
+    rig.users = [Landings()]
+    assert await rig.outcome() is Outcome.NOT_LANDED
+
+    rig.users = []
+    assert await rig.outcome() is Outcome.NO_TABLE
+
+
+@async_test
+async def test_everybody_who_reads_frames_must_be_done() -> None:
+    rig, _ = await landed()
+    rig.users = [*rig.users, Landings()]
+
+    assert await rig.outcome() is Outcome.NOT_LANDED
+
+
+@async_test
+async def test_the_audit_must_have_begun_after_it_landed_beyond_the_rollback_horizon() -> None:
+    rig, _ = await landed(audit=False)
+    assert await rig.outcome() is Outcome.NOT_AUDITED
+
+    rig, _ = await landed(after=25, days=31)  # audited 6 days after it landed
+    rig.clock.days += 10
+    assert await rig.outcome() is Outcome.LANDED_LATELY
+    await rig.audit()
+    assert await rig.outcome() is Outcome.RETIRED
+
+
+@async_test
+async def test_its_own_audit_is_as_good_and_finds_a_quarantine_without_a_reference() -> None:
+    rig, _ = await landed(audit=False)
+    assert await rig.outcome(audit=True) is Outcome.RETIRED
+
+    rig, _ = await landed(audit=False)
+    await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"")
+    assert await rig.outcome(audit=True) is Outcome.QUARANTINED
+
+
+@async_test
+async def test_a_quarantined_batch_is_kept() -> None:
+    rig, _ = await landed()
+    await rig.store.create(keys.quarantine_by_blob(FRAME.sha256, FRAME.identity), b"")
+
+    assert await rig.outcome() is Outcome.QUARANTINED
+
+
+@async_test
+async def test_an_open_repair_keeps_it_and_a_healed_one_does_not() -> None:
+    rig, manifest = await landed()
+    repair = BatchRepair.of(manifest, "corrupt", found_at_unix_ns=1, found_by="reconciler")
+    await rig.store.put(repair.key, repair.encode())
+    assert await rig.outcome() is Outcome.REPAIR_OPEN
+
+    await rig.store.put(repair.key, b"{")
+    assert await rig.outcome() is Outcome.REPAIR_OPEN
+
+    healed = repair.encode().replace(b'"open"', b'"healed"').replace(b'"version"', b'"healed_at_unix_ns":5,"version"')
+    await rig.store.put(repair.key, healed)
+    assert await rig.outcome() is Outcome.RETIRED
+
+
+@async_test
+async def test_what_an_operator_discarded_is_kept() -> None:
+    rig, _ = await landed()
+    discarded = DiscardedBatch.of(TABLE, FRAME.identity, at_unix_ns=1, by="operator")
+    await rig.store.create(discarded.key, discarded.encode())
+
+    assert await rig.outcome() is Outcome.DISCARDED
+
+
+@async_test
+async def test_a_reference_to_a_manifest_of_another_frame_keeps_the_blob() -> None:
+    rig, manifest = await landed()
+    await rig.store.put(manifest.key, manifest.encode().replace(FRAME.sha256.encode(), OTHER.sha256.encode()))
+    rig.store._objects.pop(keys.raw_blob(OTHER.sha256), None)
+    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+
+    rig, manifest = await landed()
+    rig.store._objects.pop(manifest.key)
+    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+
+
+@async_test
+async def test_the_record_comes_first_and_must_be_definite() -> None:
+    for what in (NOT_APPLIED, APPLIED, DOWN):
+        rig, _ = await landed()
+        rig.store.next("retired/v1", what)
+
+        report, decided = await rig.collect()
+
+        assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+        assert report.has_failures
+        assert len(await rig.blobs()) == 1
+        assert await rig.outcome() is Outcome.RETIRED
+
+
+@async_test
+async def test_a_retired_record_of_another_frame_keeps_the_blob() -> None:
+    rig, _ = await landed()
+    other = RetiredBatch.of(FRAME.identity, OTHER.sha256, at_unix_ns=1, by="x")
+    await rig.store.create(other.key, other.encode())
+
+    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+
+
+@pytest.mark.parametrize("failure", [Unavailable("no answer"), OutcomeUnknown("no answer")])
+@async_test
+async def test_a_delete_in_doubt_is_made_again(failure: Exception) -> None:
+    rig, _ = await landed()
+    rig.store.fail_deletes = failure
+    _, decided = await rig.collect()
+    assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+
+    rig.store.fail_deletes = None
+    assert await rig.outcome() is Outcome.RETIRED
+
+
+@dataclass
+class Silent:
+    async def still_needed(
+        self, batches: Sequence[RetiringBatch], *, done_before_ns: int
+    ) -> Mapping[BatchIdentity, KeepReason]:
+        del batches, done_before_ns
+        raise Unavailable("the state does not answer")
+
+
+@async_test
+async def test_while_somebody_does_not_tell_nothing_is_retired() -> None:
+    rig, _ = await landed()
+    rig.users = [*rig.users, Silent()]
+
+    assert await rig.outcome() is Outcome.UNAVAILABLE
+
+
+@async_test
+async def test_the_kind_of_an_old_manifest_is_read_from_the_frame() -> None:
+    rig, manifest = await landed()
+    await rig.store.put(manifest.key, manifest.encode().replace(b'"kind":"samples"', b'"kind":""'))
+
+    assert await rig.outcome() is Outcome.RETIRED
