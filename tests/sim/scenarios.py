@@ -16,6 +16,7 @@ from tests.sim.consume_scenarios import CONSUME_BROKEN, CONSUME_SOUND
 from tests.sim.consume_tables import TABLES_BROKEN, TABLES_SOUND
 from tests.sim.garbage_scenarios import GARBAGE_BROKEN, GARBAGE_SOUND
 from tests.sim.landing_scenarios import LANDING_BROKEN, LANDING_SOUND
+from tests.sim.path_scenarios import PATH_BROKEN, PATH_SOUND
 from tests.sim.queue_scenarios import QUEUES_SOUND
 from tests.sim.spool_scenarios import SPOOL_BROKEN, SPOOL_SOUND
 from tests.sim.storage_scenarios import STORAGE_BROKEN, STORAGE_SOUND
@@ -39,6 +40,7 @@ SOUND: dict[str, Scenario] = {
     **SPOOL_SOUND,
     **GARBAGE_SOUND,
     **AGENT_SOUND,
+    **PATH_SOUND,
 }
 BROKEN: dict[str, Scenario] = {
     **STORAGE_BROKEN,
@@ -54,6 +56,7 @@ BROKEN: dict[str, Scenario] = {
     **SPOOL_BROKEN,
     **GARBAGE_BROKEN,
     **AGENT_BROKEN,
+    **PATH_BROKEN,
 }
 KNOWN: dict[str, Scenario] = {**SOUND, **BROKEN}
 

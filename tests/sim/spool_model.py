@@ -13,7 +13,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from lakehead.accept.acceptance import Accepted, Acceptor, Answer, Conflict, Submission, Void
-from lakehead.accept.after_acceptance import AfterAcceptance
+from lakehead.accept.after_acceptance import AfterAcceptance, LandingQueue
 from lakehead.accept.authority import Authority
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.spool import Spool
@@ -255,9 +255,13 @@ class SpoolSimulation:
             world.process(name),
             acceptor,
             Conflicts(store=store, clock=world.clock, ids=ids, collector_id="gateway"),
-            AfterAcceptance(store=store, queue=ModelQueue(self)),
+            AfterAcceptance(store=store, queue=self.landing_queue()),
             opening,
         )
+
+    def landing_queue(self) -> LandingQueue:
+        """Where gateways put what they have accepted."""
+        return ModelQueue(self)
 
     def start_gateway(self, mode: AcceptanceMode = "local_spool") -> None:
         started = self.gateway(mode)

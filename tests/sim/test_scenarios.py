@@ -36,8 +36,9 @@ A seed of theirs takes 6 ms and more, three times as long as one of the others, 
 the simulator: with 2,000 they would take half of the time that `make test` has for everything but Spark.
 """
 
-COSTLIEST = ("consume_overlaps",)
-"""A seed takes 50 ms, because its batches are real frames that are read and compared. These get a seventh."""
+COSTLIEST = ("consume_overlaps", "path")
+"""A seed takes 50 ms, because its batches are real frames that are read and compared, or because most of Lakehead runs in
+it. These get a seventh."""
 
 RARE = {
     "buffer_clean_up_from_memory": (69,),
@@ -52,6 +53,8 @@ RARE = {
     "landing_blind_pointer": (12_838, 34_249),
     "acceptance_doubt_taken_for_duplicate": (342,),
     "landing_plan_ignores_pointer": (467,),
+    "path_calls_every_scan_complete": (658,),
+    "path_scans_the_index": (1_387,),
     "landing_rebuild_without_ledger": (694, 878),
     "spool_trusts_names_at_the_start": (1_287,),
     "spool_void_without_notice": (110,),

@@ -8,6 +8,7 @@ from lakehead.accept.discarded_batches import DiscardedLookup
 from lakehead.maintain.acceptance_audit_report import AuditReport, FindingKind, numbers_of_batch
 from lakehead.maintain.landed_batches import LandedBatches
 from lakehead.state.model import DeadLetter
+from lakehead.state.state import State
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
@@ -21,6 +22,9 @@ class LandedCheck:
     """Compares accepted batches with the landed ranges of the state. Raises `Unavailable`."""
 
     landed: LandedBatches
+    state: State
+    """In which dead letters are looked up."""
+
     discarded: DiscardedLookup
     unit_of: Callable[[BatchIdentity], str]
     """The name of a batch as a unit of work."""
@@ -51,4 +55,4 @@ class LandedCheck:
                 report.add(FindingKind.DEAD_LETTER, keys.accepted(identity), letter.reason[:LONGEST_REASON])
 
     def _letters(self, table: str, units: Sequence[str]) -> Mapping[str, DeadLetter]:
-        return {letter.unit: letter for letter in self.landed.state.history.letters_of(table, units)}
+        return {letter.unit: letter for letter in self.state.history.letters_of(table, units)}

@@ -15,7 +15,7 @@ from lakehead.lake.state_progress import state_landings
 from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.garbage_report import Outcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
-from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.landed_batches import LandedBatches, StateRanges
 from lakehead.state.schema import EPOCH
 from lakehead.state.state import State
 from lakehead.wire.batch_identity import BatchIdentity
@@ -55,7 +55,7 @@ class LandedFrames:
     async def _still_needed(
         self, kind: FrameKind, table: str, identities: Sequence[BatchIdentity], done_before_ns: int
     ) -> Mapping[BatchIdentity, KeepReason]:
-        missing = await LandedBatches(self.state, {kind: table}).missing(kind, identities)
+        missing = await LandedBatches(StateRanges(self.state), {kind: table}).missing(kind, identities)
         kept = {each: KeepReason(Outcome.NOT_LANDED, str(each)) for each in missing}
         units = {self.unit_of(each): each for each in identities if each not in missing}
         try:

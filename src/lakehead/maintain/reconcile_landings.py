@@ -15,9 +15,8 @@ from lakehead.accept.after_acceptance import LandingQueue
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.lake.dead_letters import DeadLetters
-from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.landed_batches import LandedBatches, LandedRanges
 from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
-from lakehead.state.state import State
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
@@ -75,7 +74,7 @@ class MissingLandings:
     """Queues accepted batches that are neither in their table nor on their way."""
 
     store: Store
-    state: State
+    landed: LandedRanges
     letters: DeadLetters
     tables: LandingTables
     pending: PendingBatches
@@ -157,7 +156,7 @@ class MissingLandings:
         looked: dict[BatchIdentity, Landing],
     ) -> dict[FrameKind, list[BatchIdentity]]:
         uuids = {kind: table.uuid for kind, table in tables.items() if table.uuid is not None}
-        landed, left = LandedBatches(self.state, uuids), dict[FrameKind, list[BatchIdentity]]()
+        landed, left = LandedBatches(self.landed, uuids), dict[FrameKind, list[BatchIdentity]]()
         for kind, some in by_kind.items():
             missing = await landed.missing(kind, some) if kind in uuids else dict.fromkeys(some)
             left[kind] = [identity for identity in some if identity in missing]

@@ -16,7 +16,7 @@ from lakehead.maintain.acceptance_audit import AcceptanceAudit, AuditParts, Audi
 from lakehead.maintain.acceptance_audit_landed import LandedCheck
 from lakehead.maintain.acceptance_audit_report import AuditReport
 from lakehead.maintain.acceptance_audit_rows import RowsUnread, TableRows, read_rows
-from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.landed_batches import LandedBatches, StateRanges
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.consume_wiring import ConsumeWiring, frame_kind
@@ -116,7 +116,8 @@ def _with_tables(
     state = opened.enter_context(wiring.open_state(gateway.clock, gateway.ids))
     store_url = wiring.accepted_store(pipelines[0]) or gateway.config.store
     landed = LandedCheck(
-        LandedBatches(state, {kind: table.uuid for kind, table in tables.items()}),
+        LandedBatches(StateRanges(state), {kind: table.uuid for kind, table in tables.items()}),
+        state,
         DiscardedLookup(store),
         lambda identity: accepted_unit(identity, store_url),
     )

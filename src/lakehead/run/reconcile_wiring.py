@@ -17,6 +17,7 @@ from lakehead.ids import Ids, Random, RandomIds, system_random
 from lakehead.maintain.accepted_events import AcceptedEvents
 from lakehead.maintain.blob_check import BlobCheck
 from lakehead.maintain.hour_indexes import HourIndexes
+from lakehead.maintain.landed_batches import StateRanges
 from lakehead.maintain.open_repairs import OpenRepairs
 from lakehead.maintain.queued_batches import QueuedBatches
 from lakehead.maintain.reconcile_batch import BatchReconciler
@@ -200,7 +201,7 @@ class ReconcileWiring:
         store_url = first.store if isinstance(first, ManifestQueueConfig) else self.gateway.config.store
         return MissingLandings(
             store=self.store,
-            state=state,
+            landed=StateRanges(state),
             letters=DeadLetters(wiring.open_ledger().store),
             tables=CatalogTables(wiring=wiring, tables_by_kind=tables, clock=self.clock),
             pending=QueuedBatches(self.gateway.queue_manifest, deps),

@@ -13,7 +13,7 @@ from lakehead.ids import RandomIds
 from lakehead.maintain.acceptance_audit import AcceptanceAudit, AuditParts, AuditSettings
 from lakehead.maintain.acceptance_audit_landed import LandedCheck
 from lakehead.maintain.acceptance_audit_report import AuditReport, FindingKind
-from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.landed_batches import LandedBatches, StateRanges
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
 from lakehead.storage.memory_store import MemoryStore
@@ -151,8 +151,8 @@ def landed(folder: Path, store: Store, *spans: tuple[int, int]) -> Iterator[tupl
     with open_state(f"sqlite:///{folder}/state.db", SystemClock(), RandomIds()) as state:
         stream = numbers(boot_part(*BOOT), *spans)
         state.landings.settle(TABLE, None, FIRST, [landing(FIRST, numbered=stream if spans else ())])
-        batches = LandedBatches(state, {FrameKind.SAMPLES: TABLE})
-        yield state, LandedCheck(batches, DiscardedLookup(store), lambda identity: accepted_unit(identity, URL))
+        batches = LandedBatches(StateRanges(state), {FrameKind.SAMPLES: TABLE})
+        yield state, LandedCheck(batches, state, DiscardedLookup(store), lambda identity: accepted_unit(identity, URL))
 
 
 def found(report: AuditReport) -> dict[FindingKind, list[str]]:

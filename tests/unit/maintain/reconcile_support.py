@@ -20,6 +20,7 @@ from lakehead.lake.dead_letters import DeadLetters
 from lakehead.maintain.accepted_events import AcceptedEvents
 from lakehead.maintain.blob_check import BlobCheck
 from lakehead.maintain.hour_indexes import HourIndexes
+from lakehead.maintain.landed_batches import StateRanges
 from lakehead.maintain.open_repairs import OpenRepairs
 from lakehead.maintain.queued_batches import QueuedBatches
 from lakehead.maintain.reconcile_batch import BatchReconciler
@@ -236,7 +237,7 @@ class LandingQueueOf:
     ) -> MissingLandings:
         return MissingLandings(
             store=self.authority.store,
-            state=self.state,
+            landed=StateRanges(self.state),
             letters=self.letters,
             tables=Tables({FrameKind.SAMPLES: LandingTable("metrics.samples", uuid)}),
             pending=pending or self.pending(),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.ids import RandomIds
-from lakehead.maintain.landed_batches import LandedBatches
+from lakehead.maintain.landed_batches import LandedBatches, StateRanges
 from lakehead.state.opening import open_state
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.key_parts import boot_part
@@ -21,7 +21,7 @@ async def test_a_batch_has_landed_when_all_of_its_numbers_have_whichever_batches
     with open_state(f"sqlite:///{tmp_path}/state.db", HandClock(), RandomIds()) as state:
         spans = numbers(boot_part("a", "b"), (0, 10), (12, 20))
         assert state.landings.settle(TABLE, None, FIRST, [landing(FIRST, numbered=spans)])
-        landed = LandedBatches(state, {FrameKind.SAMPLES: TABLE})
+        landed = LandedBatches(StateRanges(state), {FrameKind.SAMPLES: TABLE})
         whole, partly, other = (
             BatchIdentity("a", "b", 3, 9),
             BatchIdentity("a", "b", 8, 12),
