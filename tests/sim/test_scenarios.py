@@ -37,8 +37,8 @@ the simulator: with 2,000 they would take half of the time that `make test` has 
 """
 
 COSTLIEST = ("consume_overlaps", "path")
-"""A seed takes 50 ms, because its batches are real frames that are read and compared, or because most of Lakehead runs in
-it. These get a seventh."""
+"""A seed takes 50 ms, because its batches are real frames that are read and compared, or because much runs in it. These
+get a seventh."""
 
 RARE = {
     "buffer_clean_up_from_memory": (69,),
