@@ -308,6 +308,28 @@ async def test_a_message_that_the_queue_does_not_let_come_sooner_is_waited_for(t
     assert list(pipeline.dead_letters.letters) == ["bad"]
 
 
+@pytest.mark.parametrize("slow", ["release", "extend visibility"])
+def test_a_pipeline_that_is_stopped_is_not_idle_though_it_has_given_back_what_it_held(slow: str) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.send("a")
+        pipeline = tested.start(QUICK)
+        await tested.sleep(COMMIT - 1)
+        assert pipeline.coordinator.held_messages == 1
+        tested.calls.takes(slow, 3)
+        pipeline.coordinator.stop()
+        assert pipeline.running is not None
+        seen = []
+        while not pipeline.running.done():
+            seen.append(pipeline.coordinator.is_idle)
+            await tested.sleep(0.05)
+
+        assert not any([*seen, pipeline.coordinator.is_idle])
+        assert (tested.landed, tested.queued) == (set(), 1)
+
+    test()
+
+
 QUICK = replace(SETTINGS, poll_wait=timedelta(seconds=1))
 
 
