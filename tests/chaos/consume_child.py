@@ -188,9 +188,9 @@ class Consuming:
         assert self._ended() == -signal.SIGKILL
         add(Mechanism.KILLS)
 
-    def done(self) -> dict[str, int]:
-        """Wait until it has come to a good end; what it counted."""
-        assert self._ended() == 0, self.said[-SHOWN:]
+    def done(self, *, code: int = 0) -> dict[str, int]:
+        """Wait until it has ended with an exit code, that of a good end if none is given; what it counted."""
+        assert self._ended() == code, self.said[-SHOWN:]
         [last] = [line for line in self.told if line["kind"] == "pipeline_ended"]
         counts: dict[str, int] = last["payload"]["counts"]
         return counts
@@ -212,10 +212,10 @@ class Consuming:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def stop(self) -> dict[str, int]:
+    def stop(self, *, code: int = 0) -> dict[str, int]:
         """Ask it to end, as a service manager does; what it counted."""
         self.signal(signal.SIGTERM)
-        return self.done()
+        return self.done(code=code)
 
     def close(self) -> None:
         self._ours.close()

@@ -292,6 +292,23 @@ def test_a_stopped_consumer_does_not_wait_for_an_object_that_is_read_for_ever(
     assert server.left(inbox.queue) == (1, 0), running.said
 
 
+def test_a_consumer_that_is_stopped_before_its_queue_is_empty_though_it_was_to_empty_it_has_failed(
+    tmp_path: Path, jvm: Borrowed
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_bytes(lines(3))
+    queue = {"type": "folder", "url": str(folder), "rest_seconds": 0.1, "scan_seconds": 0.1}
+    consumer = Consumer(tmp_path, queue, settings={"commit_timeout_seconds": 600.0})
+
+    with consuming(consumer, jvm, until_empty=True) as running:
+        running.until(lambda: running.held == 1, "it holds the message")
+        counts = running.stop(code=1)
+
+    assert (counts["received"], counts["landed"]) == (1, 0)
+    assert "was stopped by SIGTERM before its queue was empty. Run it again" in running.said
+
+
 def test_the_command_as_people_start_it_ends_when_its_queue_is_empty(consumer: Consumer, inbox: Inbox) -> None:
     inbox.announce(inbox.put("a.json", lines(3)), inbox.put("b.json", lines(4)), times=2)
 

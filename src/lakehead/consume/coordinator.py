@@ -98,7 +98,12 @@ class QueueCoordinator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held, and the queue had nothing when it was asked after all that was to come again."""
+        """Whether nothing is held, and the queue had nothing when it was asked after all that was to come again.
+
+        Never after `stop`: then nothing is held because it was given back.
+        """
+        if self._pipeline.stopped.is_set():
+            return False
         asked_at = self._receiving.found_nothing_at
         found_nothing = asked_at is not None and asked_at > self._settling.retry_at
         return found_nothing and not self._local.messages and not self._settling.unfinished

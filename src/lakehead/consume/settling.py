@@ -109,12 +109,11 @@ class Settling:
             self.visibility.stop(each.message for each in some)
             await self._begin_windows(await self._acknowledge(some))
         await self._deliver_later(again)
-        for each in again:
-            self.expect_again(each.retry_after)
 
     def expect_again(self, after: timedelta | None = None) -> None:
         """A message comes again after a pause; None: when its visibility ends."""
-        seconds = (self.settings.visibility if after is None else after).total_seconds()
+        longest = max(self.settings.visibility, self.settings.last_visibility)
+        seconds = ceil((longest if after is None else after).total_seconds())  # a queue may round up
         self.retry_at = max(self.retry_at, self.patience.clock.monotonic() + seconds)
 
     async def give_back(self, *, within: float) -> None:
@@ -213,15 +212,14 @@ class Settling:
         delays: dict[timedelta | None, list[Message]] = {}
         for each in messages:
             delays.setdefault(each.retry_after, []).append(each.message)
-        longest = max(self.settings.visibility, self.settings.last_visibility)
         for delay, theirs in delays.items():
-            comes_after = longest  # if it is not extended, it comes when its visibility ends
+            kept: Sequence[Message] = theirs
             if delay is not None:
                 with suppress(Unavailable, OutcomeUnknown):
-                    await self.queue.extend(theirs, delay)
-                    comes_after = delay
-            seconds = ceil(comes_after.total_seconds())  # a queue may round up
-            self.retry_at = max(self.retry_at, self.patience.clock.monotonic() + seconds)
+                    kept = await self.queue.extend(theirs, delay)
+            self.expect_again(delay)
+            if kept:
+                self.expect_again()  # at the latest when the visibility that they have ends
 
     async def _settle_landed(
         self, uuid: str, works: Sequence[Work], report: LandingReport, tries: Mapping[str, int]

@@ -50,7 +50,7 @@ def run(
 
     Runs until it is stopped. On Ctrl-C or SIGTERM a landing under way is given a few seconds, and what was received is
     given back at once. Any number of processes may consume the same queue. Exit codes: 0 stopped or done, 1 a pipeline
-    has failed, 2 the configuration is wrong.
+    has failed, or was stopped before its queue was empty with --until-empty, 2 the configuration is wrong.
 
     Example: lakehead consume conf/events.toml --pipeline clicks --metrics-port 9108
     """

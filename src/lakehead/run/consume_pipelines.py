@@ -66,6 +66,9 @@ class _Running:
     reported_at: float
     reported_rows: int = 0
     has_ended: bool = False
+    was_idle: bool = False
+    """Whether it was stopped because its queue was empty. More may have come since."""
+
     error: str | None = None
 
     @property
@@ -74,8 +77,10 @@ class _Running:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do: a list of files has landed, or the queue is empty."""
-        return self.queue.drained if isinstance(self.queue, FileListQueue) else self.coordinator.is_idle
+        """Whether nothing is left to do: a list of files has landed, or the queue is empty, or was when it ended."""
+        if isinstance(self.queue, FileListQueue):
+            return self.queue.drained
+        return self.was_idle or self.coordinator.is_idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,12 @@ class Pipelines:
                     raise errors.exceptions[0] from None
                 finally:
                     await _cancelled(reporting)
-        return int(any(each.error for each in self.running))
+        return int(any(each.error for each in self.running) or bool(self.unfinished(names)))
+
+    def unfinished(self, names: Sequence[str]) -> list[str]:
+        """Which pipelines were stopped too early: they were to run until nothing is left to do. None of them failed."""
+        ended = {each.name for each in self.running if each.is_done or each.error}
+        return [name for name in names if name not in ended] if self.until_empty else []
 
     async def _run_later(self, name: str, error: Unavailable, opened: AsyncExitStack) -> None:
         """Open a pipeline as soon as its queue answers, and run it, unless it is to stop before that."""
@@ -180,6 +190,7 @@ class Pipelines:
             return
         while not each.is_done:
             await self.clock.sleep(IDLE_CHECK_SECONDS)
+        each.was_idle = True
         each.coordinator.stop()
 
     def _stop(self, by: str) -> None:
@@ -276,21 +287,30 @@ def run_pipelines(
             backfill=backfill,
         )
         code = asyncio.run(pipelines.run(names))
+    for name in pipelines.unfinished(names):
+        typer.echo(f"lakehead: {_stopped_early(name, deps.stop, backfill)}", err=True)
     for each in pipelines.running:
         if each.error:
             typer.echo(f"lakehead: Pipeline {each.name}: {each.error}", err=True)
-        elif backfill is not None and (incomplete := _incomplete(each, config_file)):
+        elif backfill is None or not each.is_done:
+            continue
+        elif incomplete := _incomplete(each, config_file):
             typer.echo(f"lakehead: {incomplete}", err=True)
             code = 1
-        elif backfill is not None and not each.coordinator.counts.received:
+        elif not each.coordinator.counts.received:
             typer.echo(f"lakehead: No files were found in {each.queue.name}.", err=True)
     return code
 
 
+def _stopped_early(name: str, stop: StopSignal, backfill: Backfill | None) -> str:
+    """Return that something is left to do, and what to do."""
+    what, end = (f"Pipeline {name}", "its queue was empty") if backfill is None else ("The backfill", "its end")
+    by = f" by {stop.by}" if stop else ""
+    return f"{what} was stopped{by} before {end}. Run it again: what has landed is not landed twice."
+
+
 def _incomplete(backfill: _Running, config_file: Path) -> str | None:
-    """Return why a backfill has not landed everything, and what to do."""
-    if not backfill.is_done:
-        return "The backfill was stopped before its end. Run it again: what has landed is not landed twice."
+    """Return why a backfill that has come to its end has not landed everything, and what to do."""
     if count := backfill.coordinator.counts.dead_letters:
         see = f"lakehead dead-letters list {quote(str(config_file))}"
         return f"{counted(count, 'file')} could not be landed. See why: {see}"

@@ -39,6 +39,11 @@ class StopSignal:
     def __bool__(self) -> bool:
         return self._set.is_set()
 
+    @property
+    def by(self) -> str:
+        """Who has asked for it first; empty if nobody has."""
+        return self._by
+
     def pause(self, seconds: float) -> None:
         """Sleep in this thread. Raises `Stopped` as soon as the run should stop."""
         if self._set.wait(seconds):

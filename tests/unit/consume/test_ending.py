@@ -1,6 +1,7 @@
 """The end of a pipeline: what is given back, and which errors end it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,13 +9,15 @@ import pytest
 
 from lakehead.consume.coordinator import STOP_SECONDS
 from lakehead.consume.ports import Failure
+from lakehead.consume.queue import Message
 from lakehead.errors import LakeheadError, Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.lake.ports import AuditFailed, HistoryBroken, UnitsGone
 from lakehead.wire.errors import NewerFormat
 from tests.unit.consume.pipelines import SETTINGS, Pipeline, Pipelines, Shard, pipelines_test
 
 LEASE = SETTINGS.lease.total_seconds()
-COMMIT = SETTINGS.commit_timeout.total_seconds()
+COMMIT_TIMEOUT = SETTINGS.commit_timeout
+COMMIT = COMMIT_TIMEOUT.total_seconds()
 VISIBILITY = SETTINGS.visibility.total_seconds()
 DOWN = Unavailable("it does not answer")
 CORRUPT = Failure("It is corrupt.")
@@ -271,6 +274,60 @@ async def test_a_message_whose_acknowledgement_failed_is_waited_for(tested: Pipe
     pipeline = tested.start(QUICK)
 
     assert not any(await idle_until_empty(tested, pipeline))
+
+
+@pipelines_test
+async def test_a_message_whose_acknowledgement_failed_is_waited_for_though_its_last_extension_was_long(
+    tested: Pipelines,
+) -> None:
+    tested.calls.fails_once("acknowledge", DOWN)
+    tested.send("a")
+    settings = replace(QUICK, commit_timeout=SETTINGS.visibility)
+    assert settings.last_visibility > settings.visibility
+    pipeline = tested.pipeline(settings)
+    pipeline.landings.commit_seconds = 5
+    pipeline.start()
+
+    assert not any(await idle_until_empty(tested, pipeline))
+
+
+@pipelines_test
+async def test_a_message_that_the_queue_does_not_let_come_sooner_is_waited_for(tested: Pipelines) -> None:
+    tested.send("bad")
+    pipeline = tested.pipeline(QUICK)
+    pipeline.landings.failures["bad"] = CORRUPT
+    extend = pipeline.queue.extend
+
+    async def refuse_to_shorten(messages: Sequence[Message], visibility: timedelta) -> Sequence[Message]:
+        return messages if visibility < COMMIT_TIMEOUT else await extend(messages, visibility)
+
+    pipeline.queue.extend = refuse_to_shorten  # type: ignore[method-assign]
+    pipeline.start()
+
+    assert not any(await idle_until_empty(tested, pipeline))
+    assert list(pipeline.dead_letters.letters) == ["bad"]
+
+
+@pytest.mark.parametrize("slow", ["release", "extend visibility"])
+def test_a_pipeline_that_is_stopped_is_not_idle_though_it_has_given_back_what_it_held(slow: str) -> None:
+    @pipelines_test
+    async def test(tested: Pipelines) -> None:
+        tested.send("a")
+        pipeline = tested.start(QUICK)
+        await tested.sleep(COMMIT - 1)
+        assert pipeline.coordinator.held_messages == 1
+        tested.calls.takes(slow, 3)
+        pipeline.coordinator.stop()
+        assert pipeline.running is not None
+        seen = []
+        while not pipeline.running.done():
+            seen.append(pipeline.coordinator.is_idle)
+            await tested.sleep(0.05)
+
+        assert not any([*seen, pipeline.coordinator.is_idle])
+        assert (tested.landed, tested.queued) == (set(), 1)
+
+    test()
 
 
 QUICK = replace(SETTINGS, poll_wait=timedelta(seconds=1))

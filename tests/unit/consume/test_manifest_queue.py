@@ -14,10 +14,11 @@ from lakehead.buffer.deps import BufferDeps
 from lakehead.buffer.errors import InvalidCall
 from lakehead.buffer.ingestor import Ingestor
 from lakehead.buffer.inspection import inspect_partitions
+from lakehead.buffer.layout import owner_key
 from lakehead.clock import SystemClock
 from lakehead.consume.queue import Message
 from lakehead.consume.queues.manifest_queue import ManifestQueue, ManifestQueueSettings
-from lakehead.errors import Misconfigured
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object, Store
 from lakehead.wire.batch import KeyValueEntry
@@ -42,6 +43,20 @@ class ReadsStore(OutageStore):
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         self.read.add(key)
         return await super().get(key, start=start, end=end)
+
+
+class NoOwnerStore(OutageStore):
+    """A store that does not tell whose a prefix is when it is asked for the first time."""
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        self.is_down = key == owner_key(SETTINGS.data_path_prefix) and not self._was_asked
+        self._was_asked |= self.is_down
+        try:
+            return await super().get(key, start=start, end=end)
+        finally:
+            self.is_down = False
+
+    _was_asked = False
 
 
 class Setup:
@@ -73,6 +88,29 @@ async def take(queue: ManifestQueue, most: int, visibility: timedelta = MINUTE) 
 
 def bodies(messages: Sequence[Message]) -> list[str]:
     return sorted(message.body.decode() for message in messages)
+
+
+def test_what_was_claimed_by_a_call_that_failed_is_returned_by_the_next_one() -> None:
+    """Else the queue looks empty until the visibility timeout is over, and whoever consumes it until then ends."""
+    setup = Setup()
+
+    async def test() -> None:
+        await setup.ingest(3)
+        queue = setup.queue(NoOwnerStore(setup.store), heartbeat_timeout=timedelta(seconds=2))
+        with pytest.raises(Unavailable):
+            await take(queue, 9)
+        other = setup.queue(heartbeat_timeout=timedelta(seconds=2))
+        assert await other.receive(9, visibility=MINUTE, wait=timedelta(seconds=10)) == []
+
+        first = await take(queue, 2)
+        rest = await take(queue, 9)
+        assert bodies([*first, *rest]) == sorted(await setup.batches())
+        assert {message.deliveries for message in [*first, *rest]} == {1}
+        assert not await queue.acknowledge([*first, *rest])
+        await queue.close()
+        await other.close()
+
+    setup.world.loop.simulate(test())
 
 
 def test_batches_are_never_fetched_and_are_deleted_when_enough_are_acknowledged() -> None:

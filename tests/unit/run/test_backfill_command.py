@@ -9,22 +9,31 @@ from typing import Any, cast
 import pytest
 
 from lakehead.consume.counts import ConsumeCounts
-from lakehead.run.consume_pipelines import _incomplete
+from lakehead.run.consume_pipelines import _incomplete, _stopped_early
+from lakehead.run.consume_wiring import Backfill
+from lakehead.run.stopping import StopSignal
 from tests.unit.run.queue_support import Done
 
 
-def running(*, is_done: bool, dead_letters: int = 0) -> Any:
+def ended(*, dead_letters: int = 0) -> Any:
     counts = ConsumeCounts(dead_letters=dead_letters)
-    return cast("Any", SimpleNamespace(is_done=is_done, coordinator=SimpleNamespace(counts=counts)))
+    return cast("Any", SimpleNamespace(coordinator=SimpleNamespace(counts=counts)))
 
 
-def test_a_backfill_that_was_stopped_or_gave_files_up_says_what_to_do() -> None:
+def test_a_backfill_or_pipeline_that_was_stopped_early_says_by_whom_and_what_to_do() -> None:
+    stop, backfill = StopSignal(), Backfill(url="s3://bucket/in", modified_after=None)
+    again = "Run it again: what has landed is not landed twice."
+    assert _stopped_early("clicks", stop, None) == f"Pipeline clicks was stopped before its queue was empty. {again}"
+    stop.set("SIGTERM")
+    assert _stopped_early("clicks", stop, backfill) == f"The backfill was stopped by SIGTERM before its end. {again}"
+
+
+def test_a_backfill_that_gave_files_up_says_what_to_do() -> None:
     config = Path("my events.toml")
     see = "See why: lakehead dead-letters list 'my events.toml'"
-    assert _incomplete(running(is_done=True), config) is None
-    assert "Run it again" in str(_incomplete(running(is_done=False), config))
-    assert _incomplete(running(is_done=True, dead_letters=1), config) == f"1 file could not be landed. {see}"
-    assert _incomplete(running(is_done=True, dead_letters=2), config) == f"2 files could not be landed. {see}"
+    assert _incomplete(ended(), config) is None
+    assert _incomplete(ended(dead_letters=1), config) == f"1 file could not be landed. {see}"
+    assert _incomplete(ended(dead_letters=2), config) == f"2 files could not be landed. {see}"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The pipelines of one process: what is told when they start, go on and end, and what is served to Prometheus."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
@@ -98,6 +100,14 @@ async def run(
     coordinators: dict[str, FakeCoordinator], *, note: Callable[[Event], None] = lambda _: None, **more: Any
 ) -> tuple[int, list[Event]]:
     """Run pipelines to their end; the exit code, and what was told."""
+    _, code, told = await run_all(coordinators, note=note, **more)
+    return code, told
+
+
+async def run_all(
+    coordinators: dict[str, FakeCoordinator], *, note: Callable[[Event], None] = lambda _: None, **more: Any
+) -> tuple[Pipelines, int, list[Event]]:
+    """Run pipelines to their end; they, the exit code, and what was told."""
     clock, ids = SystemClock(), RandomIds()
     emitter = Emitter("run", clock, ids)
     told: list[EventEnvelope] = []
@@ -117,7 +127,7 @@ async def run(
     )
     with emitter:
         code = await pipelines.run(list(coordinators))
-    return code, [envelope.event for envelope in told]
+    return pipelines, code, [envelope.event for envelope in told]
 
 
 @async_test
@@ -174,6 +184,65 @@ async def test_pipelines_end_when_their_queues_are_empty_if_that_is_asked_for() 
 
     assert code == 0
     assert [event.kind for event in told] == ["pipeline_started", "pipeline_ended"]
+
+
+async def be_stopped(coordinator: FakeCoordinator) -> None:
+    """As by a service manager."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    await coordinator.stopped.wait()
+
+
+@pytest.mark.parametrize(("until_empty", "code"), [(True, 1), (False, 0)])
+def test_pipelines_that_are_stopped_have_failed_only_if_they_were_to_run_until_their_queues_are_empty(
+    *, until_empty: bool, code: int
+) -> None:
+    @async_test
+    async def test() -> None:
+        assert (await run({"one": FakeCoordinator(be_stopped)}, until_empty=until_empty))[0] == code
+
+    test()
+
+
+@async_test
+async def test_a_pipeline_that_was_empty_before_another_is_stopped_has_not_failed() -> None:
+    has_ended = asyncio.Event()
+
+    async def be_stopped_later(coordinator: FakeCoordinator) -> None:
+        await has_ended.wait()
+        await be_stopped(coordinator)
+
+    def note(event: Event) -> None:
+        if isinstance(event, PipelineEnded):
+            has_ended.set()
+
+    pipelines, code, _ = await run_all(
+        {"empty": FakeCoordinator(is_idle=True), "other": FakeCoordinator(be_stopped_later)},
+        note=note,
+        until_empty=True,
+    )
+
+    assert code == 1
+    assert pipelines.unfinished(["empty", "other"]) == ["other"]
+
+
+@async_test
+async def test_a_pipeline_that_has_ended_because_its_queue_was_empty_has_not_failed_though_more_came_then() -> None:
+    async def receive_more(coordinator: FakeCoordinator) -> None:
+        await coordinator.stopped.wait()
+        coordinator.is_idle = False
+
+    code, _ = await run({"one": FakeCoordinator(receive_more, is_idle=True)}, until_empty=True)
+
+    assert code == 0
+
+
+@async_test
+async def test_a_pipeline_that_is_stopped_while_it_waits_for_its_queue_has_failed_if_it_was_to_empty_it() -> None:
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+
+    code, told = await run({"late": FakeCoordinator()}, silent={"late": 1_000}, until_empty=True)
+
+    assert (code, told) == (1, [])
 
 
 @async_test

@@ -73,23 +73,31 @@ class ManifestPartition:
         return claim in self._visible_at and self._consumer.held.get(claim.location) is claim
 
     async def claim(self, most: int, seconds: float) -> list[Claim]:
-        """Claim locations for so many seconds; none if there are none. Raises `Unavailable`, `Misconfigured`."""
+        """Claim locations for so many seconds; none if there are none. Raises `Unavailable`, `Misconfigured`.
+
+        What a call has claimed that failed afterwards is returned by the next one, if it is still ours.
+        """
         consumer = self._consumer
         try:
-            claims = await consumer.claim(most)
+            await consumer.claim(0 if self._not_handed_out() else most)
         except Fenced:
             self._lost(consumer)
             return []
+        self._heartbeat_at = min(self._heartbeat_at, self._deps.clock.monotonic() + self._config.heartbeat_seconds)
+        if self._not_handed_out():
+            await self._check_prefix()
         if consumer is not self._consumer:
             return []  # a heartbeat has found that they are lost
         now = self._deps.clock.monotonic()
+        claims = self._not_handed_out()[:most]
         for claim in claims:
             claim.handed_out = True
             self._visible_at[claim] = now + seconds
-        self._heartbeat_at = min(self._heartbeat_at, now + self._config.heartbeat_seconds)
-        if claims:
-            await self._check_prefix()
         return claims
+
+    def _not_handed_out(self) -> list[Claim]:
+        """The claims that no call has returned yet."""
+        return [claim for claim in self._consumer.held.values() if not claim.handed_out]
 
     async def extend(self, claims: Sequence[Claim], seconds: float) -> None:
         """Keep claims for so many seconds from now on. Those that are lost are not held any more."""
@@ -143,7 +151,7 @@ class ManifestPartition:
                     self._visible_at[claim] = now + self._config.heartbeat_seconds  # when it is tried again
                 await self.release(over)
             if now >= self._heartbeat_at:
-                self._heartbeat_at = now + self._config.heartbeat_seconds if self._visible_at else inf
+                self._heartbeat_at = now + self._config.heartbeat_seconds if consumer.held else inf
                 await consumer.heartbeat()
                 self._checked_at = now
         except Fenced:
