@@ -14,7 +14,7 @@ from bench.server_process import spread
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 
-TURNS = 5
+TURNS = 4
 
 
 async def cold_scan(name: str, authority: Authority, results: KeptResults, *, turns: int = TURNS) -> float:
