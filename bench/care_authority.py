@@ -1,25 +1,39 @@
 """Authorities of the benchmark of care: batches that were accepted hours ago, and all that is derived of them."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
+
 from bench.gateway_frames import Frames
+from lakehead.clock import SystemClock
+from lakehead.ids import RandomIds
+from lakehead.lake.catalog import open_catalog
 from lakehead.run.config.config_file import read_config
 from lakehead.run.config.pipeline_config import PipelineConfig
+from lakehead.run.consume_wiring import ConsumeWiring
 from lakehead.run.gc_wiring import GcWiring
 from lakehead.run.reconcile_wiring import ReconcileWiring
+from lakehead.spark.settings import EMBEDDED, embedded_catalog
+from lakehead.state.model import Numbered, StoredLanding, StoredPointer
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.frame import frame_sha256, peek_frame
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, RawBlobByTime
+from lakehead.wire.key_parts import boot_part
+from lakehead.wire.spans import merged
 from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 from tests.support.gateways import gateway_config
 
+TABLE = "bench.samples"
 AGENTS = 4
 PER_HOUR = 250
 """Batches of all agents that were accepted in an hour."""
@@ -43,10 +57,35 @@ class Authority:
 
     @cached_property
     def config(self) -> PipelineConfig:
-        """The configuration of its gateway, its reconciler and its garbage collection."""
-        given = read_config(gateway_config(self.folder, self.url, collector_id="gateway"))
-        gc = given.gc.model_copy(update={"retry_horizon_days": HORIZON_DAYS})
-        return given.model_copy(update={"gc": gc})
+        """The configuration of its gateway, its reconciler, its garbage collection, and a pipeline of what it accepts.
+
+        The pipeline's lakehouse and state are local, wherever the store is.
+        """
+        gateway = json.loads(gateway_config(self.folder, self.url, collector_id="gateway").read_text())
+        queue = {
+            "type": "manifest",
+            "store": self.url,
+            "manifest_path": "landing-queue/manifest.json",
+            "data_path_prefix": "landing-queue/data",
+        }
+        route = {"table": TABLE, "format": "frames", "kind": "samples"}
+        file = self.folder / "care.json"
+        file.write_text(
+            json.dumps(
+                {
+                    **gateway,
+                    "runtime": {"state": {"url": f"sqlite:///{self.folder}/state.sqlite"}},
+                    "spark": {"lakehouse": str(self._lakehouse)},
+                    "pipelines": {"bench": {"queue": queue, "messages": "accepted", "tables": [route]}},
+                    "gc": {"retry_horizon_days": HORIZON_DAYS},
+                }
+            )
+        )
+        return read_config(file)
+
+    @property
+    def _lakehouse(self) -> Path:
+        return self.folder / "lakehouse"
 
     @cached_property
     def reconciling(self) -> ReconcileWiring:
@@ -77,6 +116,26 @@ class Authority:
                 yield self._accepted(body, hour.start_ns + number)
 
         await _put_all(self.store, objects())
+        self._land()
+
+    def _land(self) -> None:
+        """Note that all batches have landed in a table, which is empty: the reconciler asks the state alone."""
+        self._lakehouse.mkdir()
+        with closing(open_catalog(EMBEDDED, embedded_catalog(self._lakehouse))) as catalog:
+            catalog.create_namespace(TABLE.partition(".")[0])
+            schema = pa.schema([pa.field("value", pa.float64())])
+            uuid = str(catalog.create_table(TABLE, schema).metadata.table_uuid)
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for key in self.frame_keys:
+            identity = keys.parse_accepted(key)
+            if identity is not None:
+                stream = boot_part(identity.agent_id, identity.boot_id)
+                spans.setdefault(stream, []).append((identity.seq_start, identity.seq_end + 1))
+        landing = StoredLanding(
+            snapshot=1, units=(), numbered=tuple(Numbered(stream, merged(some)) for stream, some in spans.items())
+        )
+        with ConsumeWiring(self.config, self.env).open_state(SystemClock(), RandomIds()) as state:
+            state.landings.settle(uuid, None, StoredPointer(1, 1), [landing])
 
     async def add_orphans(self, count: int) -> None:
         """Add frames that were uploaded an hour ago or more, and never accepted."""
@@ -91,8 +150,11 @@ class Authority:
         await _put_all(self.store, objects())
 
     def _accepted(self, body: bytes, at_ns: int) -> dict[str, bytes]:
-        manifest = IdentityManifest.of(
-            peek_frame(body), frame_sha256(body), accepted_at_unix_ns=at_ns, collector_id="gateway", nonce="0" * 32
+        header = peek_frame(body)
+        manifest = msgspec.structs.replace(
+            IdentityManifest.of(header, frame_sha256(body), accepted_at_unix_ns=at_ns, collector_id="gateway"),
+            nonce="0" * 32,
+            kind=header.kind.name.lower(),
         )
         by_time, by_blob = AcceptedByTime.of(manifest), AcceptedByBlob.of(manifest)
         self.frame_keys[manifest.key] = manifest.raw_blob_key
