@@ -12,7 +12,7 @@ READY    := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume bench-gateway bench-agent format lock clean
+.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume bench-gateway bench-agent bench-care format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ bench-gateway: $(READY) ## Measure gateways beside a server that checks nothing:
 
 bench-agent: $(READY) ## Measure agents beside a floor that parses and flushes the same: rates, memory, freshness (8 minutes; KEEP=1 keeps the result)
 	@$(BIN)/python -m bench.agent $(if $(KEEP),--keep)
+
+bench-care: $(READY) ## Measure the reconciler beside bare gets, garbage collection's requests, and the whole path (6 minutes; KEEP=1 keeps the result)
+	@$(BIN)/python -m bench.care $(if $(KEEP),--keep)
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

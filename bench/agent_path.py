@@ -38,7 +38,7 @@ def freshness(bench: AgentBench, results: KeptResults) -> None:
     lakehouse.mkdir()  # so that the catalog can be opened before there is a table
     watch = TableWatch(lakehouse, TABLE, "value")
     path = _Path(bench, watch)
-    with _consuming(bench), watch:
+    with consuming(bench), watch:
         path.warm_up()
         results.tell(path.measured(20, batch_seconds=1.0)[1])
         p99, told = path.measured(20, batch_seconds=0.02)
@@ -124,8 +124,8 @@ class _Path:
 
 
 @contextmanager
-def _consuming(bench: AgentBench) -> Iterator[None]:
-    """`lakehead consume` of what the gateway accepts."""
+def consuming(bench: AgentBench) -> Iterator[Server]:
+    """`lakehead consume` of what the gateway accepts, by the configuration `consume.json`."""
     config = bench.folder / "consume.json"
     queue = {
         "type": "manifest",
@@ -151,12 +151,13 @@ def _consuming(bench: AgentBench) -> Iterator[None]:
     log = bench.folder / "consume.log"
     with log.open("wb") as output:
         process = subprocess.Popen([LAKEHEAD, "consume", str(config)], stdout=output, stderr=output)
+    server = Server(process, ())
     try:
-        yield
+        yield server
     except TimeoutError as error:
         raise RuntimeError(f"{error} lakehead consume says: {_end_of(log)}") from error
     finally:
-        Server(process, ()).end()
+        server.end()
 
 
 def _end_of(log: Path) -> str:

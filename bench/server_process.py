@@ -33,6 +33,11 @@ class Server:
         """Where it is sent to first of all."""
         return self.ports[0]
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """What all its threads have used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()

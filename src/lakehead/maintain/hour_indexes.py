@@ -1,7 +1,7 @@
 """Which entries the time indexes of an hour have: one listing for many questions, in bounded memory."""
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 HEADS_FIRST = 4
 """Entries of an hour that are asked for one by one before the hour is listed: most hours of an old boot have few."""
 
+ENTRIES_PER_HEAD = 100
+"""Entries that are listed in about the time in which one is asked for. An hour that was forgotten for want of memory is
+listed again only when asking one by one has taken as long as that will.
+"""
+
 
 @dataclass(slots=True)
 class HourIndexes:
@@ -29,31 +34,36 @@ class HourIndexes:
     most_entries: int = 1_000_000
     """Entries that are kept in memory. The hours that were asked for longest ago are forgotten first."""
 
-    _hours: "OrderedDict[str, frozenset[bytes] | None]" = field(default_factory=OrderedDict)
+    _hours: "OrderedDict[str, set[bytes] | None]" = field(default_factory=OrderedDict)
     """By folder; None for an hour with more entries than are kept."""
 
-    _asked: Counter[str] = field(default_factory=Counter)
+    _heads_left: dict[str, int] = field(default_factory=dict)
+    """By folder, how many of its entries are still asked for one by one."""
+
     _listing: dict[str, asyncio.Lock] = field(default_factory=dict)
     _entries: int = 0
 
     def forget(self) -> None:
         """Forget everything, so that what is deleted by hand meanwhile is noticed."""
         self._hours.clear()
-        self._asked.clear()
+        self._heads_left.clear()
         self._entries = 0
 
     async def has_batch(self, hour: UtcHour, identity: BatchIdentity) -> bool:
         """Return whether an accepted batch is in the index of an hour. Raises `Unavailable`."""
-        return await self._has(f"{keys.ACCEPTED_BY_TIME}/{hour.path}", keys.accepted_by_time(hour, identity))
+        key = keys.accepted_by_time(hour, identity)
+        return await self._has(f"{keys.ACCEPTED_BY_TIME}/{hour.path}", key, keys.manifest_id(keys.accepted(identity)))
 
     async def has_blob(self, hour: UtcHour, frame_sha256: str) -> bool:
         """Return whether a frame is in the index of an hour. Raises `Unavailable`."""
-        return await self._has(f"{keys.RAW_BLOBS_BY_TIME}/{hour.path}", keys.raw_blob_by_time(hour, frame_sha256))
+        key = keys.raw_blob_by_time(hour, frame_sha256)
+        return await self._has(f"{keys.RAW_BLOBS_BY_TIME}/{hour.path}", key, frame_sha256)
 
-    async def _has(self, folder: str, key: str) -> bool:
+    async def _has(self, folder: str, key: str, digest: str) -> bool:
         if folder not in self._hours:
-            self._asked[folder] += 1
-            if self._asked[folder] <= HEADS_FIRST:
+            left = self._heads_left.get(folder, HEADS_FIRST)
+            if left > 0:
+                self._heads_left[folder] = left - 1
                 return await self.store.head(key) is not None
             async with self._listing.setdefault(folder, asyncio.Lock()):
                 if folder not in self._hours:
@@ -63,7 +73,7 @@ class HourIndexes:
         if entries is None:
             return await self.store.head(key) is not None
         self._hours.move_to_end(folder)
-        return _name(key) in entries
+        return bytes.fromhex(digest) in entries
 
     async def _list(self, folder: str) -> None:
         found: set[bytes] = set()
@@ -74,11 +84,13 @@ class HourIndexes:
                 if len(found) > self.most_entries:
                     self._hours[folder] = None
                     return
-        self._hours[folder] = frozenset(found)
+        self._hours[folder] = found
         self._entries += len(found)
         while self._entries > self.most_entries:
-            _, oldest = self._hours.popitem(last=False)
-            self._entries -= len(oldest or ())
+            forgotten, oldest = self._hours.popitem(last=False)
+            count = len(oldest or ())
+            self._entries -= count
+            self._heads_left[forgotten] = max(HEADS_FIRST, count // ENTRIES_PER_HEAD)
 
 
 def _name(key: str) -> bytes | None:

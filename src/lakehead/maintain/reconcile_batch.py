@@ -109,28 +109,28 @@ class BatchReconciler:
         if found is None:
             return
         entry = QuarantineByBlob(frame_sha256=found[1], quarantine_manifest_key=key)
-        await self._create(ActionKind.QUARANTINE_BY_BLOB, entry.key, entry.encode(), report)
+        await self._create(ActionKind.QUARANTINE_BY_BLOB, entry.key, entry.encode, report)
         report.quarantined += 1
 
     async def _indexes(self, manifest: IdentityManifest, report: ReconcileReport) -> None:
         hour, identity = manifest.hour, manifest.identity
         if not await self.hours.has_batch(hour, identity):
             by_time = AcceptedByTime.of(manifest)
-            await self._create(ActionKind.ACCEPTED_BY_TIME, by_time.key, by_time.encode(), report)
-        by_blob = AcceptedByBlob.of(manifest)
-        await self._create(ActionKind.ACCEPTED_BY_BLOB, by_blob.key, by_blob.encode(), report)
+            await self._create(ActionKind.ACCEPTED_BY_TIME, by_time.key, by_time.encode, report)
+        by_blob = keys.accepted_by_blob(manifest.frame_sha256, identity)
+        await self._create(ActionKind.ACCEPTED_BY_BLOB, by_blob, lambda: AcceptedByBlob.of(manifest).encode(), report)
         # It was written when the upload began: in this hour, or in the one before.
         sha256 = manifest.frame_sha256
         if not await self.hours.has_blob(hour, sha256) and not (
             hour.number > 0 and await self.hours.has_blob(UtcHour(hour.number - 1), sha256)
         ):
             blob = RawBlobByTime.of(identity, sha256, manifest.frame_bytes)
-            await self._create(ActionKind.RAW_BLOB_BY_TIME, blob.key_in(hour), blob.encode(), report)
+            await self._create(ActionKind.RAW_BLOB_BY_TIME, blob.key_in(hour), blob.encode, report)
 
-    async def _create(self, kind: ActionKind, key: str, body: bytes, report: ReconcileReport) -> None:
+    async def _create(self, kind: ActionKind, key: str, encode: Callable[[], bytes], report: ReconcileReport) -> None:
         if await self.store.head(key) is not None:
             return
-        if self.is_dry_run or isinstance(await self.store.create(key, body), Created):
+        if self.is_dry_run or isinstance(await self.store.create(key, encode()), Created):
             report.did(kind, key)
 
     async def _blob_problem(self, manifest: IdentityManifest) -> BlobProblem | None:
