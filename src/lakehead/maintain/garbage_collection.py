@@ -264,11 +264,13 @@ class _Run:
             return
         settings = self.gc.settings
         retention = self.gc.retention(is_dry_run=self.options.is_dry_run)
-        again = [each for each in blobs if not self._is_past(each, settings.retention or timedelta.max)]
-        rest = [each for each in blobs if self._is_past(each, settings.retention or timedelta.max)]
-        for each in again:
-            if each.accepted is not None and each.sha256 is not None:
-                self._add(await retention.again(each, each.sha256, each.accepted.identity))
+        rest: list[FoundBlob] = []
+        for each in blobs:
+            is_past = self._is_past(each, settings.retention or timedelta.max)
+            if not is_past and (kept := await retention.came_again(each)) is not None:
+                self._add(kept)
+            else:
+                rest.append(each)
         if audited_through_ns is None:
             for each in rest:
                 self._add(BlobDecision(each.key, each.size, Outcome.NOT_AUDITED))

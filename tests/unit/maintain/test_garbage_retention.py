@@ -57,6 +57,22 @@ async def test_a_landed_batch_is_retired_and_a_retry_stays_a_duplicate_and_goes_
 
 
 @async_test
+async def test_a_retired_frame_that_was_brought_back_is_kept_until_it_has_landed_again() -> None:
+    rig, _ = await landed()
+    assert await rig.outcome() is Outcome.RETIRED
+    rig.users = [Landings()]  # the table was rolled back, or dropped and created again
+    await rig.store.put(keys.raw_blob(FRAME.sha256), FRAME.body)  # from a backup
+
+    assert await rig.outcome() is Outcome.NOT_LANDED
+
+    rig.users = [Landings({FRAME.identity: rig.clock.now_ns()})]
+    await rig.later(6)
+    assert await rig.outcome() is Outcome.LANDED_LATELY
+    await rig.later(2)
+    assert await rig.outcome() is Outcome.RETIRED
+
+
+@async_test
 async def test_without_retention_blobs_are_kept_for_good() -> None:
     rig, _ = await landed(days=4_000)
     rig.settings = GarbageSettings()
