@@ -135,6 +135,9 @@ class Retention:
             found = await read_identity(identity, self.store)
             if not isinstance(found.record, IdentityManifest) or found.record.frame_sha256 != blob.sha256:
                 return _decided(blob, Outcome.REFERENCE_WRONG, found.problem or keys.accepted(identity))
+            # The frame of an accepted batch can only be in quarantine there. References may be lost after an audit.
+            if await self.store.head(keys.overlap(identity, found.record.frame_sha256)) is not None:
+                return _decided(blob, Outcome.QUARANTINED)
             kind = _KINDS.get(found.record.kind) or await self._kind(blob)
             repair = await read_record(BatchRepair, keys.repair(identity), self.store)
             if repair is not None and repair.state == "open":

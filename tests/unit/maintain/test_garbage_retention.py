@@ -147,6 +147,14 @@ async def test_a_quarantined_batch_is_kept() -> None:
 
 
 @async_test
+async def test_a_quarantine_keeps_it_also_without_its_reverse_reference() -> None:
+    rig, _ = await landed()
+    await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"")
+
+    assert await rig.outcome() is Outcome.QUARANTINED
+
+
+@async_test
 async def test_an_open_repair_keeps_it_and_a_healed_one_does_not() -> None:
     rig, manifest = await landed()
     repair = BatchRepair.of(manifest, "corrupt", found_at_unix_ns=1, found_by="reconciler")
