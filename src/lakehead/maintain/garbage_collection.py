@@ -87,7 +87,7 @@ class GarbageCollection:
         before = self.store.requests
         begun = await self._begin(source, options)
         report.store_now_ns = await self._stored_ns(begun.key)
-        report.audited_through_ns = await self._audited_through_ns()
+        report.audited_through_ns = await self._audited_through_ns(report.store_now_ns)
         await _Run(self, options, report).all_of(source)
         report.requests = self.store.requests - before
         if report.deleted and not options.is_dry_run:
@@ -126,12 +126,14 @@ class GarbageCollection:
             raise Unavailable(f"{key} was created, and is gone. Nothing may delete it: check the bucket's policy.")
         return meta.modified_ns
 
-    async def _audited_through_ns(self) -> int | None:
+    async def _audited_through_ns(self, now_ns: int) -> int | None:
         try:
             audit = await read_record(CompletedAudit, keys.COMPLETED_AUDIT, self.store)
         except Unreadable:
             return None  # whoever writes the next one says what is wrong with it
-        return None if audit is None else audit.begun_at_unix_ns
+        if audit is None or audit.begun_at_unix_ns > now_ns:
+            return None  # of a time that is still to come: the store's clock was set back since
+        return audit.begun_at_unix_ns
 
     @property
     def _trail(self) -> AuditTrail:

@@ -85,6 +85,21 @@ async def test_without_an_audit_of_its_age_nothing_is_deleted() -> None:
 
 
 @async_test
+async def test_an_audit_of_a_time_that_is_still_to_come_is_none() -> None:
+    rig = Rig()
+    await rig.init()
+    await rig.later(1_000)
+    rig.clock.days -= 1_000  # the store's clock was set back
+    await rig.orphan(FRAME)
+    await rig.later(8, audit=False)
+
+    assert await rig.outcome() is Outcome.NOT_AUDITED
+
+    await rig.later(0)
+    assert await rig.outcome() is Outcome.ORPHAN
+
+
+@async_test
 async def test_garbage_collection_audits_itself_if_asked() -> None:
     rig = Rig()
     await rig.init()
