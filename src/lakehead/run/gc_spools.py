@@ -42,6 +42,18 @@ class _Answer:
         except msgspec.MsgspecError:
             return ""
 
+    @property
+    def voided(self) -> str:
+        """The id of the batch whose identity is void now; empty if it says nothing of one."""
+        try:
+            return msgspec.json.decode(self.body, type=_Voided).id
+        except msgspec.MsgspecError:
+            return ""
+
+
+class _Voided(msgspec.Struct):
+    id: str
+
 
 class _Error(msgspec.Struct):
     code: str
@@ -99,6 +111,8 @@ class HttpSpools:
         name = httpx.QueryParams({"spool": spool.spool_id})
         answer = await self._ask("POST", spool, f"/v1/spool/voids/{batch_id(identity)}?{name}")
         if answer.status == httpx.codes.OK:
+            if answer.voided != batch_id(identity):  # a page of a proxy, say: the gateway may have moved since `check`
+                raise _out_of_reach(spool, "what answers there is no gateway with a spool")
             return
         if answer.code == ErrorCode.IN_SPOOL:
             raise IdentityInSpool(f"The spool {spool.spool_id} of {spool.collector_id} holds a batch of {identity}.")
