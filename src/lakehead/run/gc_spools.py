@@ -39,7 +39,7 @@ class _Answer:
         """The code of a refusal; empty if it has none."""
         try:
             return msgspec.json.decode(self.body, type=_Refusal).error.code
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             return ""
 
     @property
@@ -47,7 +47,7 @@ class _Answer:
         """The id of the batch whose identity is void now; empty if it says nothing of one."""
         try:
             return msgspec.json.decode(self.body, type=_Voided).id
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             return ""
 
 
@@ -88,7 +88,7 @@ class HttpSpools:
             raise _out_of_reach(spool, f"it answers {answer.status} {answer.code}")
         try:
             found = msgspec.json.decode(answer.body, type=_Page).spool_id
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             raise _out_of_reach(spool, "what answers there is no gateway with a spool") from None
         if found != spool.spool_id:
             raise _out_of_reach(spool, f"the spool {found} answers there")
