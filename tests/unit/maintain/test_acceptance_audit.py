@@ -214,41 +214,40 @@ async def test_quarantined_frames_of_both_kinds_need_their_reverse_reference() -
 @async_test
 async def test_entries_that_point_to_nothing_are_told_and_are_no_problem() -> None:
     authority = Authority()
-    gone, kept = await authority.accept_many(2)
+    changed, kept = await authority.accept_many(2)
     conflict = await authority.conflict(kept)
-    await authority.store.delete(gone.key)
-    await authority.store.delete(gone.raw_blob_key)
+    other = msgspec.structs.replace(changed, frame_sha256="cd" * 32, raw_blob_key=keys.raw_blob("cd" * 32))
+    orphan = RawBlobByTime.of(BatchIdentity(*BOOT, 90, 99), "ef" * 32, 1)
+    await authority.store.put(AcceptedByBlob.of(other).key, AcceptedByBlob.of(other).encode())
+    await authority.store.put(orphan.key_in(changed.hour), orphan.encode())
     await authority.store.delete(conflict.key)
     await authority.store.put(by_time_key(kept), b"{")
 
     report = await authority.audit()
 
     assert sorted(found(report)[FindingKind.DANGLING]) == sorted(
-        [
-            by_time_key(gone),
-            AcceptedByBlob.of(gone).key,
-            keys.raw_blob_by_time(gone.hour, gone.frame_sha256),
-            QuarantineByBlob.of(conflict).key,
-        ]
+        [AcceptedByBlob.of(other).key, orphan.key_in(changed.hour), QuarantineByBlob.of(conflict).key]
     )
     assert found(report)[FindingKind.UNREADABLE] == [by_time_key(kept)], "of an index too"
     assert report.errors == 1
 
 
 @async_test
-async def test_an_entry_of_a_void_or_of_another_frame_points_to_nothing() -> None:
+async def test_an_accepted_batch_whose_manifest_is_gone_or_void_is_found_by_its_index_entries() -> None:
     authority = Authority()
-    voided, changed = await authority.accept_many(2)
+    gone, voided, kept = await authority.accept_many(3)
+    await authority.store.delete(gone.key)
     await authority.void(voided.identity)
-    other = msgspec.structs.replace(changed, frame_sha256="cd" * 32, raw_blob_key=keys.raw_blob("cd" * 32))
-    await authority.store.put(AcceptedByBlob.of(other).key, AcceptedByBlob.of(other).encode())
+    await no_by_blob(authority, voided)
 
     report = await authority.audit()
 
-    assert report.errors == 0
-    assert sorted(found(report)[FindingKind.DANGLING]) == sorted(
-        [by_time_key(voided), AcceptedByBlob.of(voided).key, AcceptedByBlob.of(other).key]
-    )
+    assert not report.is_well
+    assert found(report)[FindingKind.ACCEPTED_GONE] == [
+        *sorted([by_time_key(gone), by_time_key(voided)]),
+        AcceptedByBlob.of(gone).key,
+    ]
+    assert report.accepted == 1, kept
 
 
 @async_test
@@ -456,7 +455,8 @@ async def test_a_manifest_that_is_deleted_while_it_is_read_is_found() -> None:
 
     errors = {kind: names for kind, names in found(await Authority(Deleting()).audit()).items() if kind.is_error}
 
-    assert errors == {FindingKind.ACCEPTED_GONE: [manifests[1].key]}
+    gone = manifests[1]
+    assert errors == {FindingKind.ACCEPTED_GONE: [gone.key, by_time_key(gone), AcceptedByBlob.of(gone).key]}
 
 
 @async_test
