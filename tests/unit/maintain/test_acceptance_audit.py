@@ -15,6 +15,7 @@ from lakehead.maintain.acceptance_audit import AuditParts
 from lakehead.maintain.acceptance_audit_indexes import ListedHours
 from lakehead.maintain.acceptance_audit_report import FindingKind
 from lakehead.state.model import DeadLetter
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object
 from lakehead.storage.read_only_store import ReadOnlyStore
 from lakehead.wire import acceptance_keys as keys
@@ -25,6 +26,14 @@ from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import FixedClock
 from tests.unit.maintain.audit_support import BOOT, EARLIER, NOW, TABLE, URL, Authority, CountingStore, found, landed
+
+
+class Earlier(FixedClock):
+    """The clock of a store when what is in it was stored."""
+
+    def now_ns(self) -> int:
+        return EARLIER
+
 
 Plant = Callable[[Authority, IdentityManifest], Awaitable[str]]
 """Damages what belongs to a batch. Returns what the audit must name."""
@@ -167,6 +176,20 @@ async def test_what_is_younger_than_the_grace_is_not_missed() -> None:
     await no_blob(authority, young)
     missing = found(await authority.audit())[FindingKind.BLOB_MISSING]
     assert missing == [young.raw_blob_key], "a frame is there before it is accepted"
+
+
+@async_test
+async def test_a_batch_of_a_gateway_whose_clock_is_ahead_is_missed_when_the_store_has_it_long_enough() -> None:
+    ahead = NOW + 1_000 * HOUR_NS
+    authority = Authority(MemoryStore(clock=FixedClock(), page_size=7))
+    await no_by_time(authority, await authority.accept(BatchIdentity(*BOOT, 0, 9), at=ahead))
+    assert (await authority.audit()).counts == {}, "it was stored just now"
+
+    authority = Authority(MemoryStore(clock=Earlier(), page_size=7))
+    manifest = await authority.accept(BatchIdentity(*BOOT, 0, 9), at=ahead)
+    assert (await authority.audit()).counts == {}
+    await no_by_time(authority, manifest)
+    assert found(await authority.audit()) == {FindingKind.NOT_BY_TIME: [manifest.key]}
 
 
 @async_test
