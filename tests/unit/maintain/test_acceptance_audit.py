@@ -22,6 +22,7 @@ from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
+from lakehead.wire.maintenance_records import RetiredBatch
 from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import FixedClock
@@ -212,6 +213,38 @@ async def test_a_retired_frame_need_not_be_there() -> None:
     report = await authority.audit(deep=True)
 
     assert (report.counts, report.retired) == ({}, 1)
+
+
+@pytest.mark.parametrize("size", [20, 5 << 20])
+@async_test
+async def test_a_frame_that_is_retired_while_it_is_read_is_not_corrupt(size: int) -> None:
+    class Retiring(MemoryStore):
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+            if key == manifest.raw_blob_key and (start or size < 100):
+                await authority.retire(manifest)
+            return await super().get(key, start=start, end=end)
+
+    authority = Authority(Retiring(clock=FixedClock()))
+    manifest = await authority.accept(BatchIdentity(*BOOT, 0, 9), body=b"x" * size)
+
+    report = await authority.audit(deep=True)
+
+    assert (report.is_well, report.retired) == (True, 1), report.findings
+
+
+@async_test
+async def test_a_record_that_another_frame_was_retired_does_not_explain_a_missing_one() -> None:
+    for body in (b"{", None):
+        authority = Authority()
+        [manifest] = await authority.accept_many(1)
+        record = RetiredBatch.of(manifest.identity, "ab" * 32, at_unix_ns=1, by="gc")
+        await authority.store.put(record.key, body or record.encode())
+        await authority.store.delete(manifest.raw_blob_key)
+
+        report = await authority.audit()
+
+        assert found(report)[FindingKind.BLOB_MISSING] == [manifest.raw_blob_key]
+        assert report.retired == 0
 
 
 @async_test
