@@ -16,7 +16,7 @@ from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.record_file import read_record
 from lakehead.accept.voiding import Voiding
 from lakehead.clock import Clock
-from lakehead.errors import Unavailable
+from lakehead.errors import LakeheadError, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.blob_references import BlobSource, FoundBlob
@@ -249,17 +249,26 @@ class _Run:
         orphans = self.gc.orphans(is_dry_run=self.options.is_dry_run)
         limit = asyncio.Semaphore(self.gc.settings.at_once)
 
+        failures: list[LakeheadError] = []
+
         async def collect(blob: FoundBlob) -> BlobDecision | None:
             async with limit:
-                if self.options.is_stopped():
+                if failures or self.options.is_stopped():
                     return None
-                return await orphans.collect(blob, blob.sha256 or "")
+                try:
+                    return await orphans.collect(blob, blob.sha256 or "")
+                except LakeheadError as error:
+                    failures.append(error)
+                    return None
 
+        # Those that were begun end before this does, also if one fails: what an operator must mend ends the run.
         for decision in await asyncio.gather(*map(collect, blobs)):
             if decision is None:
                 self.report.is_complete = False
             else:
                 self._add(decision)
+        if failures:
+            raise failures[0]
 
     async def _retire(self, blobs: Sequence[FoundBlob], audited_through_ns: int | None) -> None:
         if not blobs:
@@ -267,7 +276,7 @@ class _Run:
         settings = self.gc.settings
         retention = self.gc.retention(is_dry_run=self.options.is_dry_run)
         rest: list[FoundBlob] = []
-        for each in blobs:
+        for each in {one.key: one for one in blobs}.values():  # an index may name a blob again
             is_past = self._is_past(each, settings.retention or timedelta.max)
             if not is_past and (kept := await retention.came_again(each)) is not None:
                 self._add(kept)

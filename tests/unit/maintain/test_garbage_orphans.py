@@ -6,11 +6,11 @@ import pytest
 
 from lakehead.accept.acceptance import Accepted, Void
 from lakehead.accept.authority import AnotherAuthority, NoAuthority
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_references import FullScan
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
 from lakehead.maintain.garbage_report import Outcome
-from lakehead.maintain.garbage_settings import RunOptions
+from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
 from lakehead.wire.conflict_records import QuarantineManifest
@@ -364,6 +364,25 @@ async def test_a_large_blob_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     await rig.later(8)
 
     assert await rig.outcome() is Outcome.ORPHAN
+
+
+@async_test
+async def test_what_an_operator_must_mend_ends_the_run_with_all_that_it_has_begun() -> None:
+    rig = Rig(settings=GarbageSettings(at_once=2))
+    await rig.init()
+    for number in range(20):
+        await rig.orphan(batch(1_000 * number))
+    await rig.later(8)
+    rig.store.fail_deletes = Misconfigured("the bucket's policy refuses it")
+
+    with pytest.raises(Misconfigured, match="policy"):
+        await rig.collect()
+
+    voids = len(await rig.store.keys("accepted/v1"))
+    assert 1 <= voids <= 2
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(await rig.store.keys("accepted/v1")) == voids, "nothing goes on"
 
 
 @async_test
