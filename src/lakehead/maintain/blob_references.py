@@ -167,8 +167,11 @@ class TimeIndex:
                     yield await look_up(some, store, needs_age=self.needs_age)
 
     async def _hashes(self, store: Store, end: UtcHour) -> AsyncIterator[Sequence[str]]:
-        # Sorts after all entries of the hours before, and before all of this one.
-        start = "" if self.since is None else f"{keys.RAW_BLOBS_BY_TIME}/{self.since.path}/"
+        start = ""
+        if self.since is not None:
+            # After all entries of the hour before, and before all of this one. SeaweedFS would leave out a whole folder
+            # whose name with its slash is what it is to begin after.
+            start = f"{keys.RAW_BLOBS_BY_TIME}/{UtcHour(self.since.number - 1).path}~"
         async with closing(store.list(keys.RAW_BLOBS_BY_TIME, start_after=start)) as pages:
             async for page in pages:
                 found = [parsed for each in page if (parsed := keys.parse_raw_blob_by_time(each.key)) is not None]
