@@ -159,12 +159,12 @@ class AcceptanceAudit:
             if self.settings.deep:
                 self._numbers.allow(each.identity, None)
         await self._indexes.prepare(manifests)
-        kinds = await _each(self._look_at_batch, manifests)
-        await self._look_at_landings(manifests, kinds)
+        looked = await _each(self._look_at_batch, manifests)
+        await self._look_at_landings(manifests, looked)
 
-    async def _look_at_batch(self, manifest: IdentityManifest) -> FrameKind | None:
-        """Look at the frame and the index entries of a batch. Returns what its records are."""
-        is_old, add = self._is_old(manifest), self.report.add
+    async def _look_at_batch(self, manifest: IdentityManifest) -> tuple[FrameKind | None, bool]:
+        """Look at the frame and the index entries of a batch. Returns what its records are, and whether it is old."""
+        is_old, add = await self._is_old(manifest), self.report.add
         blob = await self._blobs.state(manifest)
         match blob:
             case BlobState.MISSING:
@@ -184,7 +184,7 @@ class AcceptanceAudit:
             self.report.pending += 1
         if blob is not BlobState.RETIRED:
             self._tell(await self._indexes.is_blob_by_time(manifest), FindingKind.BLOB_NOT_BY_TIME, manifest.key)
-        return await self._blobs.kind(manifest) if self.parts.landed is not None else None
+        return (await self._blobs.kind(manifest) if self.parts.landed is not None else None), is_old
 
     def _tell(self, answer: bool | None, kind: FindingKind, key: str) -> None:  # noqa: FBT001 - what was found
         if answer is None:
@@ -192,19 +192,21 @@ class AcceptanceAudit:
         elif not answer:
             self.report.add(kind, key)
 
-    async def _look_at_landings(self, manifests: Sequence[IdentityManifest], kinds: Sequence[FrameKind | None]) -> None:
+    async def _look_at_landings(
+        self, manifests: Sequence[IdentityManifest], looked: Sequence[tuple[FrameKind | None, bool]]
+    ) -> None:
         """Compare the batches of a page with the state."""
         if self.parts.landed is None:
             return
         old: dict[FrameKind, list[IdentityManifest]] = {}
-        for manifest, kind in zip(manifests, kinds, strict=True):
+        for manifest, (kind, is_old) in zip(manifests, looked, strict=True):
             if self.settings.deep:
                 self._numbers.allow(manifest.identity, kind)
             if kind is None:
                 continue  # its frame is missing or damaged, which is told
             if kind not in self._tables:
                 self._not_checked(f"Whether {kind.name.lower()} have landed: no pipeline lands them.")
-            elif self._is_old(manifest):
+            elif is_old:
                 old.setdefault(kind, []).append(manifest)
         for kind, theirs in old.items():
             landed = await self.parts.landed.check(kind, [each.identity for each in theirs], self.report)
@@ -212,8 +214,12 @@ class AcceptanceAudit:
                 for identity, spans in landed.items():
                     self._numbers.require(identity, kind, spans)
 
-    def _is_old(self, manifest: IdentityManifest) -> bool:
-        return manifest.accepted_at_unix_ns <= self.report.begun_at_unix_ns - self.settings.grace_seconds * 1e9
+    async def _is_old(self, manifest: IdentityManifest) -> bool:
+        """Whether what follows acceptance must be there. Of a gateway whose clock is ahead the store's is asked."""
+        at_ns = manifest.accepted_at_unix_ns
+        if at_ns > self.clock.now_ns() and (stored := await self.store.head(manifest.key)) is not None:
+            at_ns = stored.modified_ns
+        return at_ns <= self.report.begun_at_unix_ns - self.settings.grace_seconds * 1e9
 
     def _not_checked(self, what: str) -> None:
         if what not in self.report.not_checked:

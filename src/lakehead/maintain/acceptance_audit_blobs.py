@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
 
+from lakehead.accept.record_file import read_record
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.frame import peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
+from lakehead.wire.maintenance_records import RetiredBatch
 from lakehead.wire.record_schemas import FrameKind
 
 READ_BYTES = 4 << 20
@@ -45,13 +47,23 @@ class BlobCheck:
         """What is there of the frame of a batch."""
         found = await self.store.head(manifest.raw_blob_key)
         if found is None:
-            retired = await self.store.head(keys.retired(manifest.identity))
-            return BlobState.MISSING if retired is None else BlobState.RETIRED
+            return await self._gone(manifest)
         if found.size != manifest.frame_bytes:
             return BlobState.WRONG_SIZE
-        if self.deep and await self._sha256(manifest) != manifest.frame_sha256:
-            return BlobState.CORRUPT
-        return BlobState.RIGHT
+        if not self.deep:
+            return BlobState.RIGHT
+        hashed = await self._sha256(manifest)
+        if hashed is None:
+            return await self._gone(manifest)  # it may have been retired while it was read
+        return BlobState.RIGHT if hashed == manifest.frame_sha256 else BlobState.CORRUPT
+
+    async def _gone(self, manifest: IdentityManifest) -> BlobState:
+        try:
+            retired = await read_record(RetiredBatch, keys.retired(manifest.identity), self.store)
+        except Unreadable:
+            return BlobState.MISSING  # what is damaged explains nothing
+        is_retired = retired is not None and retired.frame_sha256 == manifest.frame_sha256
+        return BlobState.RETIRED if is_retired else BlobState.MISSING
 
     async def kind(self, manifest: IdentityManifest) -> FrameKind | None:
         """What the records of a batch are, by its manifest or its frame; None if neither tells."""
@@ -63,10 +75,13 @@ class BlobCheck:
         except Unreadable:
             return None
 
-    async def _sha256(self, manifest: IdentityManifest) -> str:
+    async def _sha256(self, manifest: IdentityManifest) -> str | None:
+        """The hash of the stored bytes; None if they are gone."""
         digest = sha256()
         async with self._reads:
             for start in range(0, manifest.frame_bytes, READ_BYTES):
                 part = await self.store.get(manifest.raw_blob_key, start=start, end=start + READ_BYTES)
-                digest.update(b"" if part is None else part.body)
+                if part is None:
+                    return None
+                digest.update(part.body)
         return digest.hexdigest()

@@ -1,4 +1,8 @@
-"""Index entries that point to nothing: told, and harmless. They never decide what is audited."""
+"""Index entries that point to nothing. They never decide what is audited.
+
+Most are harmless. But an entry of an accepted batch is written after its identity manifest: where that is gone, it was
+deleted, or a restore has not brought it back.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +16,9 @@ from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.index_records import AcceptedByTime, QuarantineByBlob, RawBlobByTime
+
+Points = Callable[[str], Awaitable[FindingKind | None]]
+"""Looks at the key of an entry. Returns what is wrong, or None if it points to something."""
 
 AT_ONCE = 32
 """Entries that are looked at concurrently."""
@@ -35,7 +42,7 @@ class DanglingEntries:
         ):
             await self._look(folder, points)
 
-    async def _look(self, folder: str, points: Callable[[str], Awaitable[bool]]) -> None:
+    async def _look(self, folder: str, points: Points) -> None:
         async for page in self.store.list(folder):
             names = [each.key for each in page]
             for first in range(0, len(names), AT_ONCE):
@@ -43,52 +50,56 @@ class DanglingEntries:
             self.report.index_entries += len(names)
             self.progress()
 
-    async def _look_at(self, some: Sequence[str], points: Callable[[str], Awaitable[bool]]) -> None:
+    async def _look_at(self, some: Sequence[str], points: Points) -> None:
         answers = await asyncio.gather(*(self._answer(key, points) for key in some))
         for key, answer in zip(some, answers, strict=True):
             if isinstance(answer, Unreadable):
                 self.report.add(FindingKind.UNREADABLE, key, str(answer))
-            elif not answer:
-                self.report.add(FindingKind.DANGLING, key)
+            elif answer is not None:
+                self.report.add(answer, key)
 
-    async def _answer(self, key: str, points: Callable[[str], Awaitable[bool]]) -> bool | Unreadable:
+    async def _answer(self, key: str, points: Points) -> FindingKind | Unreadable | None:
         try:
             return await points(key)
         except Unreadable as error:
             return error
 
-    async def _accepted_by_time(self, key: str) -> bool:
+    async def _accepted_by_time(self, key: str) -> FindingKind | None:
         stored = await self.store.get(key, end=AcceptedByTime.MAX_BYTES + 1)
         if stored is None:
-            return True  # deleted meanwhile
+            return None  # deleted meanwhile
         entry = AcceptedByTime.decode(stored.body, key)
-        return await self._is_accepted(entry.identity, entry.frame_sha256)
+        return await self._of_accepted(entry.identity, entry.frame_sha256)
 
-    async def _accepted_by_blob(self, key: str) -> bool:
+    async def _accepted_by_blob(self, key: str) -> FindingKind | None:
         found = keys.parse_accepted_by_blob(key)
-        return found is not None and await self._is_accepted(found[1], found[0])
+        return FindingKind.DANGLING if found is None else await self._of_accepted(found[1], found[0])
 
-    async def _raw_blob_by_time(self, key: str) -> bool:
+    async def _raw_blob_by_time(self, key: str) -> FindingKind | None:
         found = keys.parse_raw_blob_by_time(key)
         if found is None:
-            return False
+            return FindingKind.DANGLING
         if await self.store.head(keys.raw_blob(found[1])) is not None:
-            return True
+            return None
         stored = await self.store.get(key, end=RawBlobByTime.MAX_BYTES + 1)
         if stored is None:
-            return True  # deleted meanwhile
+            return None  # deleted meanwhile
         identity = RawBlobByTime.decode(stored.body, key).identity
-        return await self.store.head(keys.retired(identity)) is not None
+        return await self._dangling_without(keys.retired(identity))
 
-    async def _quarantine_by_blob(self, key: str) -> bool:
+    async def _quarantine_by_blob(self, key: str) -> FindingKind | None:
         stored = await self.store.get(key, end=QuarantineByBlob.MAX_BYTES + 1)
         if stored is None:
-            return True  # deleted meanwhile
-        entry = QuarantineByBlob.decode(stored.body, key)
-        return await self.store.head(entry.quarantine_manifest_key) is not None
+            return None  # deleted meanwhile
+        return await self._dangling_without(QuarantineByBlob.decode(stored.body, key).quarantine_manifest_key)
 
-    async def _is_accepted(self, identity: BatchIdentity, frame_sha256: str) -> bool:
+    async def _dangling_without(self, key: str) -> FindingKind | None:
+        return FindingKind.DANGLING if await self.store.head(key) is None else None
+
+    async def _of_accepted(self, identity: BatchIdentity, frame_sha256: str) -> FindingKind | None:
         found = await read_identity(identity, self.store)
         if found.problem:
-            return True  # what it points to is told by itself
-        return isinstance(found.record, IdentityManifest) and found.record.frame_sha256 == frame_sha256
+            return None  # what it points to is told by itself
+        if not isinstance(found.record, IdentityManifest):
+            return FindingKind.ACCEPTED_GONE
+        return None if found.record.frame_sha256 == frame_sha256 else FindingKind.DANGLING

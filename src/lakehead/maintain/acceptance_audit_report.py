@@ -65,7 +65,8 @@ NOTES = frozenset(
 _RECONCILER = "The reconciler writes it again: see that one runs."
 _MEANINGS = {
     FindingKind.UNREADABLE: "Records that cannot be read. Look at them; bring them back from a backup.",
-    FindingKind.ACCEPTED_GONE: "Identity manifests that were listed and are gone. Nobody may delete them.",
+    FindingKind.ACCEPTED_GONE: "Identity manifests that were listed or indexed, and are gone. Nobody may delete them: "
+    "bring them back from a backup.",
     FindingKind.NOT_BY_TIME: f"Accepted batches without an entry in accepted-by-time/v1/. {_RECONCILER}",
     FindingKind.NOT_BY_BLOB: f"Accepted batches without an entry in accepted-by-blob/v1/. {_RECONCILER}",
     FindingKind.BLOB_NOT_BY_TIME: f"Frames without an entry in raw-blobs-by-time/v1/. {_RECONCILER}",

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from dataclasses import dataclass
 from typing import Protocol
 
+from lakehead.errors import Misconfigured
 from lakehead.maintain.blob_pages import closing
 from lakehead.storage.port import ListedObject, Store
 from lakehead.wire import acceptance_keys as keys
@@ -67,8 +68,12 @@ class FullScan:
     name: str = "scan"
 
     async def blobs(self, store: Store, *, before_ns: int) -> AsyncIterator[Sequence[FoundBlob]]:
-        """Yield all of them, in the order of their hashes. Raises `Unavailable`."""
+        """Yield all of them, in the order of their hashes.
+
+        Raises `Unavailable`, and `Misconfigured` if the store does not list in the order of keys.
+        """
         del before_ns
+        last = ""
         async with (
             closing(store.list(keys.RAW_BLOBS)) as pages,
             closing(store.list(keys.ACCEPTED_BY_BLOB)) as accepted_pages,
@@ -80,6 +85,7 @@ class FullScan:
                 found: list[FoundBlob] = []
                 for each in page:
                     sha256 = keys.parse_raw_blob(each.key)
+                    last = _in_order(last, sha256 or last, each.key)
                     found.append(
                         FoundBlob(
                             key=each.key,
@@ -126,8 +132,19 @@ class _SortedReferences:
             listed = self._page[self._next]
             self._next += 1
             if (parsed := self._parse(listed.key)) is not None:
+                _in_order(self._current[0] if self._current else "", parsed[0], listed.key)
                 self._current = parsed[0], AcceptedReference(parsed[1], listed.modified_ns)
                 return
+
+
+def _in_order(before: str, sha256: str, key: str) -> str:
+    """Return a hash, if it does not come after a larger one: else blobs would look as if nothing referred to them."""
+    if sha256 < before:
+        raise Misconfigured(
+            f"{key} was listed after a key that follows it: this store does not list keys in their order, as directory "
+            "buckets of S3 do not. Use --source index."
+        )
+    return sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +167,11 @@ class TimeIndex:
                     yield await look_up(some, store, needs_age=self.needs_age)
 
     async def _hashes(self, store: Store, end: UtcHour) -> AsyncIterator[Sequence[str]]:
-        # Sorts after all entries of the hours before, and before all of this one.
-        start = "" if self.since is None else f"{keys.RAW_BLOBS_BY_TIME}/{self.since.path}/"
+        start = ""
+        if self.since is not None:
+            # After all entries of the hour before, and before all of this one. SeaweedFS would leave out a whole folder
+            # whose name with its slash is what it is to begin after.
+            start = f"{keys.RAW_BLOBS_BY_TIME}/{UtcHour(self.since.number - 1).path}~"
         async with closing(store.list(keys.RAW_BLOBS_BY_TIME, start_after=start)) as pages:
             async for page in pages:
                 found = [parsed for each in page if (parsed := keys.parse_raw_blob_by_time(each.key)) is not None]
@@ -200,12 +220,12 @@ async def look_up(hashes: Collection[str], store: Store, *, needs_age: bool) -> 
 async def _look_up(sha256: str, store: Store, *, needs_age: bool) -> FoundBlob | None:
     key = keys.raw_blob(sha256)
     accepted: AcceptedReference | None = None
-    for each in await _first_page(store, keys.accepted_by_blob_folder(sha256)):
+    for each in await _listed(store, keys.accepted_by_blob_folder(sha256)):
         if (parsed := keys.parse_accepted_by_blob(each.key)) is not None:
             accepted = AcceptedReference(parsed[1], each.modified_ns)
     if accepted is not None and not needs_age:
         return FoundBlob(key=key, sha256=sha256, size=0, modified_ns=accepted.stored_ns, accepted=accepted)
-    quarantined = await _first_page(store, keys.quarantine_by_blob_folder(sha256))
+    quarantined = await _listed(store, keys.quarantine_by_blob_folder(sha256))
     meta = await store.head(key)
     if meta is None:
         return None
@@ -219,12 +239,10 @@ async def _look_up(sha256: str, store: Store, *, needs_age: bool) -> FoundBlob |
     )
 
 
-async def _first_page(store: Store, folder: str) -> Sequence[ListedObject]:
-    """A frame belongs to one identity, so that no folder of references has more."""
+async def _listed(store: Store, folder: str) -> Sequence[ListedObject]:
+    """All of a folder. A frame belongs to one identity, so that no folder of references has more than a few."""
     async with closing(store.list(folder)) as pages:
-        async for page in pages:
-            return page
-    return ()
+        return [each async for page in pages for each in page]
 
 
 def _groups(hashes: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -16,7 +16,7 @@ from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.record_file import read_record
 from lakehead.accept.voiding import Voiding
 from lakehead.clock import Clock
-from lakehead.errors import Unavailable
+from lakehead.errors import LakeheadError, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.blob_references import BlobSource, FoundBlob
@@ -87,7 +87,7 @@ class GarbageCollection:
         before = self.store.requests
         begun = await self._begin(source, options)
         report.store_now_ns = await self._stored_ns(begun.key)
-        report.audited_through_ns = await self._audited_through_ns()
+        report.audited_through_ns = await self._audited_through_ns(report.store_now_ns)
         await _Run(self, options, report).all_of(source)
         report.requests = self.store.requests - before
         if report.deleted and not options.is_dry_run:
@@ -126,12 +126,14 @@ class GarbageCollection:
             raise Unavailable(f"{key} was created, and is gone. Nothing may delete it: check the bucket's policy.")
         return meta.modified_ns
 
-    async def _audited_through_ns(self) -> int | None:
+    async def _audited_through_ns(self, now_ns: int) -> int | None:
         try:
             audit = await read_record(CompletedAudit, keys.COMPLETED_AUDIT, self.store)
         except Unreadable:
             return None  # whoever writes the next one says what is wrong with it
-        return None if audit is None else audit.begun_at_unix_ns
+        if audit is None or audit.begun_at_unix_ns > now_ns:
+            return None  # of a time that is still to come: the store's clock was set back since
+        return audit.begun_at_unix_ns
 
     @property
     def _trail(self) -> AuditTrail:
@@ -247,28 +249,39 @@ class _Run:
         orphans = self.gc.orphans(is_dry_run=self.options.is_dry_run)
         limit = asyncio.Semaphore(self.gc.settings.at_once)
 
+        failures: list[LakeheadError] = []
+
         async def collect(blob: FoundBlob) -> BlobDecision | None:
             async with limit:
-                if self.options.is_stopped():
+                if failures or self.options.is_stopped():
                     return None
-                return await orphans.collect(blob, blob.sha256 or "")
+                try:
+                    return await orphans.collect(blob, blob.sha256 or "")
+                except LakeheadError as error:
+                    failures.append(error)
+                    return None
 
+        # Those that were begun end before this does, also if one fails: what an operator must mend ends the run.
         for decision in await asyncio.gather(*map(collect, blobs)):
             if decision is None:
                 self.report.is_complete = False
             else:
                 self._add(decision)
+        if failures:
+            raise failures[0]
 
     async def _retire(self, blobs: Sequence[FoundBlob], audited_through_ns: int | None) -> None:
         if not blobs:
             return
         settings = self.gc.settings
         retention = self.gc.retention(is_dry_run=self.options.is_dry_run)
-        again = [each for each in blobs if not self._is_past(each, settings.retention or timedelta.max)]
-        rest = [each for each in blobs if self._is_past(each, settings.retention or timedelta.max)]
-        for each in again:
-            if each.accepted is not None and each.sha256 is not None:
-                self._add(await retention.again(each, each.sha256, each.accepted.identity))
+        rest: list[FoundBlob] = []
+        for each in {one.key: one for one in blobs}.values():  # an index may name a blob again
+            is_past = self._is_past(each, settings.retention or timedelta.max)
+            if not is_past and (kept := await retention.came_again(each)) is not None:
+                self._add(kept)
+            else:
+                rest.append(each)
         if audited_through_ns is None:
             for each in rest:
                 self._add(BlobDecision(each.key, each.size, Outcome.NOT_AUDITED))

@@ -29,8 +29,9 @@ class LandedFrames:
 
     state: State
     ledger: StoreLedger
-    tables: Mapping[FrameKind, Sequence[str]]
-    """The uuids of all tables in which a kind lands; none if the kind lands nowhere, or a table does not exist yet."""
+    tables: Callable[[], Mapping[FrameKind, Sequence[str]]]
+    """Returns the uuids of all tables in which a kind lands, as they are now; none if the kind lands nowhere, or one of
+    its tables does not exist. It blocks. Asked each time: in a table that was created again nothing has landed."""
 
     unit_of: Callable[[BatchIdentity], str]
     """By which name pipelines land a batch: the URI of its identity manifest."""
@@ -43,9 +44,10 @@ class LandedFrames:
         The time is compared with the clock of the ledger's store.
         """
         kept: dict[BatchIdentity, KeepReason] = {}
+        of_kind = await asyncio.to_thread(self.tables)
         for kind in {each.kind for each in batches}:
             identities = [each.identity for each in batches if each.kind is kind]
-            tables = self.tables.get(kind, ())
+            tables = of_kind.get(kind, ())
             if not tables:
                 kept |= dict.fromkeys(identities, KeepReason(Outcome.NO_TABLE, f"{kind.name.lower()}"))
             for table in tables:

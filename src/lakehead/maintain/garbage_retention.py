@@ -77,26 +77,26 @@ class Retention:
 
     is_dry_run: bool = False
 
-    async def again(self, blob: FoundBlob, frame_sha256: str, identity: BatchIdentity) -> BlobDecision:
-        """Decide about a blob that was stored after its batch was accepted: it goes if the batch is retired.
+    async def came_again(self, blob: FoundBlob) -> BlobDecision | None:
+        """Decide about a blob that was stored after its batch was accepted, and is younger than its retention.
 
-        Then a retry brought it again, which was answered as a duplicate.
+        None if its batch is retired: a retry brought the blob again, which was answered as a duplicate, or somebody
+        brought it back to land it once more. `retire` tells these apart.
         """
-        if blob.is_quarantined:
-            return _decided(blob, Outcome.QUARANTINED)
+        assert blob.accepted is not None, "only referenced blobs are retired"  # noqa: S101 - for the type checker
         try:
-            retired = await read_record(RetiredBatch, keys.retired(identity), self.store)
+            retired = await read_record(RetiredBatch, keys.retired(blob.accepted.identity), self.store)
         except (Unreadable, Unavailable) as error:
             return _decided(blob, Outcome.UNAVAILABLE, str(error))
-        if retired is None or retired.frame_sha256 != frame_sha256:
-            return _decided(blob, Outcome.ACCEPTED)
-        return await self._delete(blob, frame_sha256, identity)
+        is_retired = retired is not None and retired.frame_sha256 == blob.sha256
+        return None if is_retired else _decided(blob, Outcome.ACCEPTED)
 
     async def retire(self, blobs: Sequence[FoundBlob], *, done_before_ns: int) -> Sequence[BlobDecision]:
-        """Retire batches by their blobs, which are old enough and referenced, and delete the blobs; in their order.
+        """Retire batches by their blobs, which are referenced, and delete the blobs; in their order.
 
-        Everybody must have been done with them before a time by the store's clock: before the rollback horizon, and
-        before the last audit began. In a dry run nothing is changed, and the same is decided.
+        The blobs are old enough, or came again after their batches were retired. Everybody must have been done with
+        them before a time by the store's clock: before the rollback horizon, and before the last audit began. In a dry
+        run nothing is changed, and the same is decided.
         """
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -135,6 +135,9 @@ class Retention:
             found = await read_identity(identity, self.store)
             if not isinstance(found.record, IdentityManifest) or found.record.frame_sha256 != blob.sha256:
                 return _decided(blob, Outcome.REFERENCE_WRONG, found.problem or keys.accepted(identity))
+            # The frame of an accepted batch can only be in quarantine there. References may be lost after an audit.
+            if await self.store.head(keys.overlap(identity, found.record.frame_sha256)) is not None:
+                return _decided(blob, Outcome.QUARANTINED)
             kind = _KINDS.get(found.record.kind) or await self._kind(blob)
             repair = await read_record(BatchRepair, keys.repair(identity), self.store)
             if repair is not None and repair.state == "open":

@@ -121,20 +121,21 @@ class _Job:
 
         totals = GarbageTotals()
         with self._stopping("what was begun is done first"), _metrics(totals, metrics_port):
-            async with self.wiring.collection() as collection:
-                while not self.stop.is_set():
-                    try:
+            while not self.stop.is_set():
+                try:
+                    # Opened for each run: tables may have been created since, or created again.
+                    async with self.wiring.collection() as collection:
                         totals.add(await self._run(collection))
-                    except LakeheadError as error:
-                        if isinstance(error, Misconfigured):
-                            raise
-                        totals.add(None)
-                        typer.echo(f"lakehead: {error}", err=True)
-                    try:
-                        async with asyncio.timeout(every.total_seconds()):
-                            await self.stop.wait()
-                    except TimeoutError:
-                        continue
+                except LakeheadError as error:
+                    if isinstance(error, Misconfigured):
+                        raise
+                    totals.add(None)
+                    typer.echo(f"lakehead: {error}", err=True)
+                try:
+                    async with asyncio.timeout(every.total_seconds()):
+                        await self.stop.wait()
+                except TimeoutError:
+                    continue
 
     async def _run(self, collection: "GarbageCollection") -> "GarbageReport":
         deleted: list[BlobDecision] = []

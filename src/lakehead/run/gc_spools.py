@@ -39,8 +39,20 @@ class _Answer:
         """The code of a refusal; empty if it has none."""
         try:
             return msgspec.json.decode(self.body, type=_Refusal).error.code
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             return ""
+
+    @property
+    def voided(self) -> str:
+        """The id of the batch whose identity is void now; empty if it says nothing of one."""
+        try:
+            return msgspec.json.decode(self.body, type=_Voided).id
+        except (msgspec.MsgspecError, UnicodeError):
+            return ""
+
+
+class _Voided(msgspec.Struct):
+    id: str
 
 
 class _Error(msgspec.Struct):
@@ -76,7 +88,7 @@ class HttpSpools:
             raise _out_of_reach(spool, f"it answers {answer.status} {answer.code}")
         try:
             found = msgspec.json.decode(answer.body, type=_Page).spool_id
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             raise _out_of_reach(spool, "what answers there is no gateway with a spool") from None
         if found != spool.spool_id:
             raise _out_of_reach(spool, f"the spool {found} answers there")
@@ -99,6 +111,8 @@ class HttpSpools:
         name = httpx.QueryParams({"spool": spool.spool_id})
         answer = await self._ask("POST", spool, f"/v1/spool/voids/{batch_id(identity)}?{name}")
         if answer.status == httpx.codes.OK:
+            if answer.voided != batch_id(identity):  # a page of a proxy, say: the gateway may have moved since `check`
+                raise _out_of_reach(spool, "what answers there is no gateway with a spool")
             return
         if answer.code == ErrorCode.IN_SPOOL:
             raise IdentityInSpool(f"The spool {spool.spool_id} of {spool.collector_id} holds a batch of {identity}.")

@@ -123,8 +123,11 @@ class GcWiring:
 
         wiring = ConsumeWiring(self.config, self.environment)
         wiring.check()
-        tables = accepted_tables(wiring, self.gateway.config.store)
-        if not any(tables.values()):
+
+        def tables() -> Mapping[FrameKind, Sequence[str]]:
+            return accepted_tables(wiring, self.gateway.config.store)
+
+        if not any((found := tables()).values()):
             return (), ()
 
         def unit_of(identity: BatchIdentity) -> str:
@@ -132,7 +135,7 @@ class GcWiring:
 
         state = opened.enter_context(wiring.open_state(self.gateway.clock, self.gateway.ids))
         users = [LandedFrames(state=state, ledger=wiring.open_ledger(), tables=tables, unit_of=unit_of)]
-        return users, sorted({uuid for uuids in tables.values() for uuid in uuids})
+        return users, sorted({uuid for uuids in found.values() for uuid in uuids})
 
 
 def accepted_tables(wiring: "ConsumeWiring", store_url: str) -> Mapping[FrameKind, Sequence[str]]:

@@ -15,16 +15,26 @@ from lakehead.maintain.acceptance_audit import AuditParts
 from lakehead.maintain.acceptance_audit_indexes import ListedHours
 from lakehead.maintain.acceptance_audit_report import FindingKind
 from lakehead.state.model import DeadLetter
+from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object
 from lakehead.storage.read_only_store import ReadOnlyStore
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
+from lakehead.wire.maintenance_records import RetiredBatch
 from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import FixedClock
 from tests.unit.maintain.audit_support import BOOT, EARLIER, NOW, TABLE, URL, Authority, CountingStore, found, landed
+
+
+class Earlier(FixedClock):
+    """The clock of a store when what is in it was stored."""
+
+    def now_ns(self) -> int:
+        return EARLIER
+
 
 Plant = Callable[[Authority, IdentityManifest], Awaitable[str]]
 """Damages what belongs to a batch. Returns what the audit must name."""
@@ -170,6 +180,20 @@ async def test_what_is_younger_than_the_grace_is_not_missed() -> None:
 
 
 @async_test
+async def test_a_batch_of_a_gateway_whose_clock_is_ahead_is_missed_when_the_store_has_it_long_enough() -> None:
+    ahead = NOW + 1_000 * HOUR_NS
+    authority = Authority(MemoryStore(clock=FixedClock(), page_size=7))
+    await no_by_time(authority, await authority.accept(BatchIdentity(*BOOT, 0, 9), at=ahead))
+    assert (await authority.audit()).counts == {}, "it was stored just now"
+
+    authority = Authority(MemoryStore(clock=Earlier(), page_size=7))
+    manifest = await authority.accept(BatchIdentity(*BOOT, 0, 9), at=ahead)
+    assert (await authority.audit()).counts == {}
+    await no_by_time(authority, manifest)
+    assert found(await authority.audit()) == {FindingKind.NOT_BY_TIME: [manifest.key]}
+
+
+@async_test
 async def test_a_frame_whose_upload_began_in_the_hour_before_is_in_its_index() -> None:
     authority = Authority()
     manifest = await authority.accept(BatchIdentity(*BOOT, 0, 9))
@@ -189,6 +213,38 @@ async def test_a_retired_frame_need_not_be_there() -> None:
     report = await authority.audit(deep=True)
 
     assert (report.counts, report.retired) == ({}, 1)
+
+
+@pytest.mark.parametrize("size", [20, 5 << 20])
+@async_test
+async def test_a_frame_that_is_retired_while_it_is_read_is_not_corrupt(size: int) -> None:
+    class Retiring(MemoryStore):
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+            if key == manifest.raw_blob_key and (start or size < 100):
+                await authority.retire(manifest)
+            return await super().get(key, start=start, end=end)
+
+    authority = Authority(Retiring(clock=FixedClock()))
+    manifest = await authority.accept(BatchIdentity(*BOOT, 0, 9), body=b"x" * size)
+
+    report = await authority.audit(deep=True)
+
+    assert (report.is_well, report.retired) == (True, 1), report.findings
+
+
+@async_test
+async def test_a_record_that_another_frame_was_retired_does_not_explain_a_missing_one() -> None:
+    for body in (b"{", None):
+        authority = Authority()
+        [manifest] = await authority.accept_many(1)
+        record = RetiredBatch.of(manifest.identity, "ab" * 32, at_unix_ns=1, by="gc")
+        await authority.store.put(record.key, body or record.encode())
+        await authority.store.delete(manifest.raw_blob_key)
+
+        report = await authority.audit()
+
+        assert found(report)[FindingKind.BLOB_MISSING] == [manifest.raw_blob_key]
+        assert report.retired == 0
 
 
 @async_test
@@ -214,41 +270,40 @@ async def test_quarantined_frames_of_both_kinds_need_their_reverse_reference() -
 @async_test
 async def test_entries_that_point_to_nothing_are_told_and_are_no_problem() -> None:
     authority = Authority()
-    gone, kept = await authority.accept_many(2)
+    changed, kept = await authority.accept_many(2)
     conflict = await authority.conflict(kept)
-    await authority.store.delete(gone.key)
-    await authority.store.delete(gone.raw_blob_key)
+    other = msgspec.structs.replace(changed, frame_sha256="cd" * 32, raw_blob_key=keys.raw_blob("cd" * 32))
+    orphan = RawBlobByTime.of(BatchIdentity(*BOOT, 90, 99), "ef" * 32, 1)
+    await authority.store.put(AcceptedByBlob.of(other).key, AcceptedByBlob.of(other).encode())
+    await authority.store.put(orphan.key_in(changed.hour), orphan.encode())
     await authority.store.delete(conflict.key)
     await authority.store.put(by_time_key(kept), b"{")
 
     report = await authority.audit()
 
     assert sorted(found(report)[FindingKind.DANGLING]) == sorted(
-        [
-            by_time_key(gone),
-            AcceptedByBlob.of(gone).key,
-            keys.raw_blob_by_time(gone.hour, gone.frame_sha256),
-            QuarantineByBlob.of(conflict).key,
-        ]
+        [AcceptedByBlob.of(other).key, orphan.key_in(changed.hour), QuarantineByBlob.of(conflict).key]
     )
     assert found(report)[FindingKind.UNREADABLE] == [by_time_key(kept)], "of an index too"
     assert report.errors == 1
 
 
 @async_test
-async def test_an_entry_of_a_void_or_of_another_frame_points_to_nothing() -> None:
+async def test_an_accepted_batch_whose_manifest_is_gone_or_void_is_found_by_its_index_entries() -> None:
     authority = Authority()
-    voided, changed = await authority.accept_many(2)
+    gone, voided, kept = await authority.accept_many(3)
+    await authority.store.delete(gone.key)
     await authority.void(voided.identity)
-    other = msgspec.structs.replace(changed, frame_sha256="cd" * 32, raw_blob_key=keys.raw_blob("cd" * 32))
-    await authority.store.put(AcceptedByBlob.of(other).key, AcceptedByBlob.of(other).encode())
+    await no_by_blob(authority, voided)
 
     report = await authority.audit()
 
-    assert report.errors == 0
-    assert sorted(found(report)[FindingKind.DANGLING]) == sorted(
-        [by_time_key(voided), AcceptedByBlob.of(voided).key, AcceptedByBlob.of(other).key]
-    )
+    assert not report.is_well
+    assert found(report)[FindingKind.ACCEPTED_GONE] == [
+        *sorted([by_time_key(gone), by_time_key(voided)]),
+        AcceptedByBlob.of(gone).key,
+    ]
+    assert report.accepted == 1, kept
 
 
 @async_test
@@ -456,7 +511,8 @@ async def test_a_manifest_that_is_deleted_while_it_is_read_is_found() -> None:
 
     errors = {kind: names for kind, names in found(await Authority(Deleting()).audit()).items() if kind.is_error}
 
-    assert errors == {FindingKind.ACCEPTED_GONE: [manifests[1].key]}
+    gone = manifests[1]
+    assert errors == {FindingKind.ACCEPTED_GONE: [gone.key, by_time_key(gone), AcceptedByBlob.of(gone).key]}
 
 
 @async_test

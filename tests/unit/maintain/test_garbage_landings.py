@@ -46,7 +46,9 @@ class Lake:
         assert self.state.landings.settle(TABLE, before, at, [stored])  # type: ignore[arg-type]
 
     async def needed(self, *identities: BatchIdentity, before: int | None = None) -> dict[BatchIdentity, Outcome]:
-        frames = LandedFrames(state=self.state, ledger=self.ledger, tables={FrameKind.SAMPLES: (TABLE,)}, unit_of=str)
+        frames = LandedFrames(
+            state=self.state, ledger=self.ledger, tables=lambda: {FrameKind.SAMPLES: (TABLE,)}, unit_of=str
+        )
         batches = [RetiringBatch(each, FrameKind.SAMPLES) for each in identities]
         found = await frames.still_needed(batches, done_before_ns=before or self.clock.now_ns())
         return {identity: reason.outcome for identity, reason in found.items()}
@@ -113,13 +115,15 @@ def test_without_its_ledger_nothing_is_known(lake: Lake) -> None:
 
 @async_test
 async def _no_table(lake: Lake) -> None:
-    frames = LandedFrames(state=lake.state, ledger=lake.ledger, tables={}, unit_of=str)
+    frames = LandedFrames(state=lake.state, ledger=lake.ledger, tables=dict, unit_of=str)
     found = await frames.still_needed([RetiringBatch(A, FrameKind.LOGS)], done_before_ns=2**62)
     assert found[A].outcome is Outcome.NO_TABLE
 
     other = "5b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
     await lake.land(A, at=FIRST)
-    frames = LandedFrames(state=lake.state, ledger=lake.ledger, tables={FrameKind.SAMPLES: (TABLE, other)}, unit_of=str)
+    frames = LandedFrames(
+        state=lake.state, ledger=lake.ledger, tables=lambda: {FrameKind.SAMPLES: (TABLE, other)}, unit_of=str
+    )
     found = await frames.still_needed([RetiringBatch(A, FrameKind.SAMPLES)], done_before_ns=2**62)
     assert found[A].outcome is Outcome.NOT_LANDED
 

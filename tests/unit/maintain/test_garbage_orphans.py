@@ -6,11 +6,11 @@ import pytest
 
 from lakehead.accept.acceptance import Accepted, Void
 from lakehead.accept.authority import AnotherAuthority, NoAuthority
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_references import FullScan
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
 from lakehead.maintain.garbage_report import Outcome
-from lakehead.maintain.garbage_settings import RunOptions
+from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
 from lakehead.wire.conflict_records import QuarantineManifest
@@ -82,6 +82,21 @@ async def test_without_an_audit_of_its_age_nothing_is_deleted() -> None:
 
     await rig.store.put(keys.COMPLETED_AUDIT, b"{")
     assert await rig.outcome() is Outcome.NOT_AUDITED
+
+
+@async_test
+async def test_an_audit_of_a_time_that_is_still_to_come_is_none() -> None:
+    rig = Rig()
+    await rig.init()
+    await rig.later(1_000)
+    rig.clock.days -= 1_000  # the store's clock was set back
+    await rig.orphan(FRAME)
+    await rig.later(8, audit=False)
+
+    assert await rig.outcome() is Outcome.NOT_AUDITED
+
+    await rig.later(0)
+    assert await rig.outcome() is Outcome.ORPHAN
 
 
 @async_test
@@ -349,6 +364,25 @@ async def test_a_large_blob_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     await rig.later(8)
 
     assert await rig.outcome() is Outcome.ORPHAN
+
+
+@async_test
+async def test_what_an_operator_must_mend_ends_the_run_with_all_that_it_has_begun() -> None:
+    rig = Rig(settings=GarbageSettings(at_once=2))
+    await rig.init()
+    for number in range(20):
+        await rig.orphan(batch(1_000 * number))
+    await rig.later(8)
+    rig.store.fail_deletes = Misconfigured("the bucket's policy refuses it")
+
+    with pytest.raises(Misconfigured, match="policy"):
+        await rig.collect()
+
+    voids = len(await rig.store.keys("accepted/v1"))
+    assert 1 <= voids <= 2
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(await rig.store.keys("accepted/v1")) == voids, "nothing goes on"
 
 
 @async_test

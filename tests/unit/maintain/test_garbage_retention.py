@@ -8,6 +8,7 @@ import pytest
 
 from lakehead.accept.acceptance import Accepted, Duplicate
 from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.maintain.blob_references import TimeIndex
 from lakehead.maintain.garbage_report import Outcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.garbage_settings import GarbageSettings
@@ -24,9 +25,11 @@ TABLE = "4b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
 KEPT_30_DAYS = GarbageSettings(retention=timedelta(days=30), rollback=timedelta(days=7))
 
 
-async def landed(*, after: float = 1.0, days: float = 31, audit: bool = True) -> tuple[Rig, IdentityManifest]:
+async def landed(
+    *, after: float = 1.0, days: float = 31, audit: bool = True, page_size: int = 1000
+) -> tuple[Rig, IdentityManifest]:
     """A batch that landed a day after it was accepted, some days ago."""
-    rig = Rig(settings=KEPT_30_DAYS)
+    rig = Rig(settings=KEPT_30_DAYS, page_size=page_size)
     rig.tables = [TABLE]
     await rig.init()
     answer = await rig.accept(FRAME)
@@ -54,6 +57,22 @@ async def test_a_landed_batch_is_retired_and_a_retry_stays_a_duplicate_and_goes_
     assert len(await rig.blobs()) == 1
     assert await rig.outcome() is Outcome.RETIRED, "the next run, however young the blob is"
     assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
+
+
+@async_test
+async def test_a_retired_frame_that_was_brought_back_is_kept_until_it_has_landed_again() -> None:
+    rig, _ = await landed()
+    assert await rig.outcome() is Outcome.RETIRED
+    rig.users = [Landings()]  # the table was rolled back, or dropped and created again
+    await rig.store.put(keys.raw_blob(FRAME.sha256), FRAME.body)  # from a backup
+
+    assert await rig.outcome() is Outcome.NOT_LANDED
+
+    rig.users = [Landings({FRAME.identity: rig.clock.now_ns()})]
+    await rig.later(6)
+    assert await rig.outcome() is Outcome.LANDED_LATELY
+    await rig.later(2)
+    assert await rig.outcome() is Outcome.RETIRED
 
 
 @async_test
@@ -126,6 +145,14 @@ async def test_its_own_audit_is_as_good_and_finds_a_quarantine_without_a_referen
 async def test_a_quarantined_batch_is_kept() -> None:
     rig, _ = await landed()
     await rig.store.create(keys.quarantine_by_blob(FRAME.sha256, FRAME.identity), b"")
+
+    assert await rig.outcome() is Outcome.QUARANTINED
+
+
+@async_test
+async def test_a_quarantine_keeps_it_also_without_its_reverse_reference() -> None:
+    rig, _ = await landed()
+    await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"")
 
     assert await rig.outcome() is Outcome.QUARANTINED
 
@@ -208,6 +235,21 @@ class Silent:
     ) -> Mapping[BatchIdentity, KeepReason]:
         del batches, done_before_ns
         raise Unavailable("the state does not answer")
+
+
+@async_test
+async def test_a_frame_that_was_uploaded_in_many_hours_is_retired_once() -> None:
+    rig, _ = await landed(page_size=1)
+    rig.clock.days -= 31
+    for _ in range(3):
+        rig.clock.days += 0.1
+        assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
+    rig.clock.days += 30.7
+
+    report, decided = await rig.collect(TimeIndex(needs_age=True))
+
+    assert [each.outcome for each in decided] == [Outcome.RETIRED]
+    assert (report.deleted, rig.store.deleted) == (1, [keys.raw_blob(FRAME.sha256)])
 
 
 @async_test

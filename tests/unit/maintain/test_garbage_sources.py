@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import lakehead.maintain
+from lakehead.errors import Misconfigured
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import BlobSource, FoundBlob, FullScan, ListedBlobs, TimeIndex
 from lakehead.maintain.blob_requests import CountedStore
@@ -188,3 +189,51 @@ def test_one_function_of_garbage_collection_deletes() -> None:
     assert [name for name, _ in found if name != "blob_requests.py"] == ["blob_deletion.py"], (
         "blob_requests passes calls on; nothing else deletes"
     )
+
+
+class Shuffled(CountedStore):
+    """A store that lists keys in another order than that of their bytes, as directory buckets of S3 do."""
+
+    folder = ""
+    """Which folder is listed so."""
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        pages = [page async for page in super().list(folder, start_after=start_after)]
+        for page in reversed(pages) if folder == self.folder else pages:
+            yield page[::-1] if folder == self.folder else page
+
+
+@pytest.mark.parametrize("folder", [keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB])
+@async_test
+async def test_a_scan_ends_if_the_store_does_not_list_in_the_order_of_hashes(folder: str) -> None:
+    rig = await filled(page_size=3)
+    store = Shuffled(rig.store)
+    store.folder = folder
+
+    with pytest.raises(Misconfigured, match="--source index"):
+        await _all(FullScan(), store)
+    assert len(await _all(TimeIndex(), store)) == len(ORPHANS + ACCEPTED + QUARANTINED)
+
+
+class EmptyPages(CountedStore):
+    """A store of whose listings the first page may be empty, as the protocol allows."""
+
+    async def list(self, folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        yield []
+        async for page in super().list(folder, start_after=start_after):
+            yield page
+
+
+@async_test
+async def test_an_empty_page_does_not_end_a_listing_of_references() -> None:
+    rig = await filled()
+
+    for source in sources(rig).values():
+        found = await _all(source, EmptyPages(rig.store))
+        assert sum(each.accepted is not None for each in found) == len(ACCEPTED)
+        assert sum(each.is_quarantined for each in found) == len(QUARANTINED)
+
+
+async def _all(source: BlobSource, store: CountedStore) -> list[FoundBlob]:
+    before_ns = START_NS + 86_400 * 10**9
+    return [each async for page in source.blobs(store, before_ns=before_ns) for each in page]

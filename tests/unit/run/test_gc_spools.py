@@ -75,6 +75,12 @@ async def test_no_answer_and_strange_answers_are_no_voids() -> None:
                 raise httpx.ConnectError("refused", request=request)
             case "busy":
                 return httpx.Response(503, json={"error": {"code": "store_unavailable"}})
+            case "page":
+                return httpx.Response(200, text="<html>We are back soon</html>")
+            case "damaged":
+                return httpx.Response(200, content=b'{"id": "\xff", "spool_id": "\xff"}')
+            case "another":
+                return httpx.Response(200, json={"id": "of-another-batch"})
             case _:
                 return httpx.Response(404, text="a web server")
 
@@ -87,7 +93,10 @@ async def test_no_answer_and_strange_answers_are_no_voids() -> None:
                 await spools(http).void(at(host), OTHER)
         with pytest.raises(Unavailable, match="404"):
             await spools(http).void(at("web"), OTHER)
-        for host in ("silent", "refused", "busy", "web"):
+        for host in ("page", "damaged", "another"):
+            with pytest.raises(SpoolOutOfReach, match="no gateway"):
+                await spools(http).void(at(host), OTHER)
+        for host in ("silent", "refused", "busy", "web", "page", "damaged", "another"):
             with pytest.raises(SpoolOutOfReach):
                 await spools(http).check(at(host))
             with pytest.raises(SpoolOutOfReach):
