@@ -9,7 +9,7 @@ from lakehead.maintain.reconcile_hours import SettledBatches
 from lakehead.maintain.reconcile_report import ProblemKind
 from lakehead.storage.port import ListedObject, Object
 from tests.support.async_tests import async_test
-from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority
+from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, MovedClock
 
 LOST = ("accepted-by-time", "accepted-by-blob")
 
@@ -183,3 +183,26 @@ def test_what_is_remembered_is_bounded() -> None:
     settled.add(*names)
 
     assert [name in settled for name in names] == [False, True, True]
+
+
+@async_test
+async def test_a_reconciler_whose_clock_is_ahead_hides_no_hours_from_the_others() -> None:
+    authority = Authority()
+    fast = MovedClock(24 * HOUR)
+    await authority.reconciler(clock=fast).pass_once()
+    checkpoint = await authority.reconciler().records.checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.reconciled_through_unix_ns <= authority.clock.now_ns()
+
+
+@async_test
+async def test_a_checkpoint_of_a_later_time_does_not_keep_the_newest_hours_from_being_looked_at() -> None:
+    authority = Authority()
+    reconciler = authority.reconciler()
+    await reconciler.records.move_checkpoint(NOON + int(24 * HOUR * 1e9))
+    await authority.accept(1, indexed=False)
+
+    report = await reconciler.pass_once()
+
+    assert report.accepted == 1
+    assert reconciler.through_unix_ns <= authority.clock.now_ns()
