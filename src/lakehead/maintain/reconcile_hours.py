@@ -12,7 +12,7 @@ from lakehead.accept.record_file import read_record
 from lakehead.maintain.reconcile_batch import BatchReconciler, LookedAt, Standing, each_retried, reconcile_all
 from lakehead.maintain.reconcile_landings import Landing, MissingLandings
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
-from lakehead.maintain.reconcile_settings import ReconcileSettings
+from lakehead.maintain.reconcile_settings import FAST_CLOCKS_SECONDS, ReconcileSettings
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
@@ -21,9 +21,6 @@ from lakehead.wire.index_records import AcceptedByTime, RawBlobByTime
 from lakehead.wire.utc_hours import UtcHour
 
 PAGE = 1_000
-FAST_CLOCKS_SECONDS = 600.0
-"""How far a gateway's clock may be ahead: the hour of that time is listed too."""
-
 MOST_REMEMBERED = 500_000
 """Settled batches that are remembered, and batches on their way that are looked at again."""
 

@@ -17,6 +17,7 @@ from lakehead.errors import LakeheadError
 from lakehead.lake.dead_letters import DeadLetters
 from lakehead.maintain.landed_batches import LandedBatches, LandedRanges
 from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
+from lakehead.maintain.reconcile_settings import FAST_CLOCKS_SECONDS
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
@@ -118,9 +119,10 @@ class MissingLandings:
                 looked[identity] = Landing.SETTLED
         # What has landed has landed for good: so most batches need no look into the queue.
         missing = await self._not_landed(by_kind, tables, looked)
-        newest = self.clock.now_ns() - int(self.grace_seconds * 1e9)
+        now = self.clock.now_ns()
+        oldest, newest = now - int(self.grace_seconds * 1e9), now + int(FAST_CLOCKS_SECONDS * 1e9)
         for identity in [each for some in missing.values() for each in some]:
-            if manifests[identity].accepted_at_unix_ns > newest:
+            if oldest < manifests[identity].accepted_at_unix_ns <= newest:
                 looked[identity] = Landing.YOUNG
         old = {kind: [each for each in some if looked[each] is not Landing.YOUNG] for kind, some in missing.items()}
         if not any(old.values()):

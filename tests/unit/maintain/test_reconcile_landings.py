@@ -19,7 +19,7 @@ from lakehead.wire.key_parts import boot_part
 from lakehead.wire.maintenance_records import DiscardedBatch
 from tests.support.async_tests import async_test
 from tests.support.state_tools import FIRST, landing, numbers
-from tests.unit.maintain.reconcile_support import PLACE, QUEUE, TABLE, Authority, LandingQueueOf, landing_queue
+from tests.unit.maintain.reconcile_support import HOUR, PLACE, QUEUE, TABLE, Authority, LandingQueueOf, landing_queue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -236,3 +236,29 @@ async def test_what_an_interrupted_cold_scan_counts_as_done_is_queued(
 
         assert interrupted == [each.key for each in manifests[:2]]
         assert sorted(queue.put) == sorted(each.key for each in manifests)
+
+
+@async_test
+async def test_a_batch_from_a_gateway_whose_clock_is_far_ahead_does_not_stay_young_for_years(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        authority.clock.seconds = 10 * 365 * 24 * HOUR
+        [manifest] = await authority.accept(1)
+        authority.clock.seconds = 0
+
+        looked = await queue.landings().settle([manifest], ReconcileReport())
+
+        assert (queue.put, looked[manifest.identity]) == ([manifest.key], Landing.QUEUED)
+
+
+@async_test
+async def test_a_gateway_whose_clock_is_a_little_ahead_has_time_to_queue_its_batch(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        authority.clock.seconds = 300
+        [manifest] = await authority.accept(1)
+        authority.clock.seconds = 0
+
+        looked = await queue.landings().settle([manifest], ReconcileReport())
+
+        assert (queue.put, looked[manifest.identity]) == ([], Landing.YOUNG)
