@@ -118,8 +118,9 @@ async def test_nothing_is_queued_if_the_queue_cannot_be_read_whole(tmp_path: Pat
         queued, lost = await authority.accept(1, 2)
         authority.clock.seconds += 120
         await queue.queue.queue.put([queued])
-        key = QUEUE if damaged == "manifest" else (await authority.store.keys("landing-queue/data"))[0]
-        await authority.store.put(key, b"damaged")
+        stored = await authority.store.keys("landing-queue/data")
+        [batch] = [key for key in stored if key.endswith(".batch")]
+        await authority.store.put(QUEUE if damaged == "manifest" else batch, b"damaged")
         report = ReconcileReport()
 
         looked = await queue.landings().settle([queued, lost], report)
