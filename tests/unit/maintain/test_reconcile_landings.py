@@ -263,3 +263,20 @@ async def test_a_gateway_whose_clock_is_a_little_ahead_has_time_to_queue_its_bat
         looked = await queue.landings().settle([manifest], ReconcileReport())
 
         assert (queue.put, looked[manifest.identity]) == ([], Landing.YOUNG)
+
+
+@async_test
+async def test_a_dead_letter_that_cannot_be_read_keeps_no_other_batch_from_being_queued(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        given_up, lost = await authority.accept(1, 2)
+        authority.clock.seconds += 120
+        letter = letter_of(given_up)
+        await queue.letters.store.put(letter.key, b"damaged")
+        report = ReconcileReport()
+
+        looked = await queue.landings().settle([given_up, lost], report)
+
+        assert queue.put == [lost.key]
+        assert looked[given_up.identity] is Landing.UNKNOWN
+        assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.UNREADABLE, letter.key)]
