@@ -175,7 +175,7 @@ class SteadyScan:
                 continue
             if each.standing is Standing.SOUND and each.manifest is not None:
                 sound[each.identity] = each.manifest
-            elif each.standing in (Standing.DAMAGED, Standing.VOID):
+            elif each.standing in (Standing.DAMAGED, Standing.RETIRED, Standing.VOID):
                 # A damaged frame is looked at with the open repairs from now on, and queued when it is right again.
                 self._settle(each.identity, entries.get(each.identity, ()))
         is_complete = None not in looked

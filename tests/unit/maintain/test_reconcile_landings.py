@@ -16,7 +16,7 @@ from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, Reconcil
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.dead_letters import ClosedLetter, DeadLetterObject
 from lakehead.wire.key_parts import boot_part
-from lakehead.wire.maintenance_records import DiscardedBatch
+from lakehead.wire.maintenance_records import DiscardedBatch, RetiredBatch
 from tests.support.async_tests import async_test
 from tests.support.state_tools import FIRST, landing, numbers
 from tests.unit.maintain.reconcile_support import HOUR, PLACE, QUEUE, TABLE, Authority, LandingQueueOf, landing_queue
@@ -280,3 +280,20 @@ async def test_a_dead_letter_that_cannot_be_read_keeps_no_other_batch_from_being
         assert queue.put == [lost.key]
         assert looked[given_up.identity] is Landing.UNKNOWN
         assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.UNREADABLE, letter.key)]
+
+
+@async_test
+async def test_a_batch_whose_frame_was_deleted_after_its_time_is_not_queued_again(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        [manifest] = await authority.accept(1)
+        retired = RetiredBatch.of(manifest.identity, manifest.frame_sha256, at_unix_ns=1, by="me")
+        await authority.store.create(retired.key, retired.encode())
+        await authority.store.delete(manifest.raw_blob_key)
+        authority.clock.seconds += 120
+        reconciler = authority.reconciler(landings=queue.landings())
+
+        found = [await reconciler.pass_once(), await reconciler.cold_scan(), await reconciler.pass_once()]
+
+        assert queue.put == []
+        assert [(each.accepted, each.wrong) for each in found] == [(1, {}), (1, {}), (0, {})]
