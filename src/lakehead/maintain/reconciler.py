@@ -153,9 +153,8 @@ class Reconciler:
         some = self.repairs.identities()[:REPAIRS_PER_PASS]
         batches, at_once = self.steady.batches, self.settings.at_once
         looked = await reconcile_all(batches, some, report, at_once=at_once)
-        for each in looked:
-            if each is not None and each.manifest is not None and self.repairs.is_open(each.identity):
-                self.repairs.looked_at(each.identity)
+        for identity in some:  # also one that could not be read: else it would keep the others from their turn
+            self.repairs.looked_at(identity)
         healed = [each for each in looked if each is not None and not self.repairs.is_open(each.identity)]
         await self.steady.note(healed, UtcHour.of(self.clock.now_ns()), report)
 
