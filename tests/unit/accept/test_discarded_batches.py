@@ -87,7 +87,7 @@ async def test_what_may_be_recorded_is_not_said_to_be_unchanged() -> None:
     with pytest.raises(OutcomeUnknown):
         await discarded(store).discard(TABLE, BATCH)
 
-    async def no_answer(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+    async def no_answer(key: str, **_: int | None) -> Object | None:
         raise Unavailable(f"{key}: 503")
 
     store.get = no_answer  # type: ignore[method-assign]
