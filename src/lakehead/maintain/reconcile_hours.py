@@ -4,6 +4,7 @@ A gateway writes the entry of the frame's hour before it accepts the batch, so t
 that can be accepted. `accepted-by-time` is listed too: an entry may have been written late, into an old hour.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,6 +63,9 @@ class SteadyScan:
     batches: BatchReconciler
     landings: MissingLandings | None
     settings: ReconcileSettings
+    stop: asyncio.Event | None = None
+    """Ends a scan after its page, so that the checkpoint moves over what is done."""
+
     settled: SettledBatches = field(default_factory=SettledBatches)
     _under_way: "dict[BatchIdentity, _UnderWay]" = field(default_factory=dict)
     """Batches that have not landed."""
@@ -88,7 +92,14 @@ class SteadyScan:
             hour = UtcHour(number)
             if not await self._scan_hour(hour, report):
                 through = min(through, hour.start_ns)
+            if self.is_stopped:
+                return max(0, min(through, hour.start_ns))
         return max(0, through)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self.stop is not None and self.stop.is_set()
 
     async def _look_again(self, report: ReconcileReport) -> Iterable[UtcHour]:
         """Look at batches on their way. Returns the hours of those whose state is not known."""
@@ -116,6 +127,8 @@ class SteadyScan:
                 is_complete &= None not in found
                 named = {name: each for key, each in zip(page, found, strict=True) if each and (name := _name(key))}
                 is_complete &= await self._reconcile(named, hour, report)
+                if self.is_stopped:
+                    return False
         return is_complete
 
     async def _new_entries(self, folder: str) -> AsyncIterator[Sequence[str]]:

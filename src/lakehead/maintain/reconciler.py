@@ -82,6 +82,8 @@ class Reconciler:
                 await self.steady.scan(self._since(found.reconciled_through_unix_ns if found else 0), report)
             else:
                 await self._look_at_hours(report)
+            if self.steady.is_stopped:
+                return report
             await self._look_at_repairs(report)
             self.last_pass_unix_ns = self.clock.now_ns()
         return report

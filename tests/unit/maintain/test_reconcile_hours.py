@@ -1,5 +1,6 @@
 """The steady scan finds what is accepted by the hours of the time indexes, and looks at nothing twice for nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -8,6 +9,7 @@ from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_hours import SettledBatches
 from lakehead.maintain.reconcile_report import ProblemKind
 from lakehead.storage.port import ListedObject, Object
+from lakehead.wire import acceptance_keys as keys
 from tests.support.async_tests import async_test
 from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, MovedClock
 
@@ -206,3 +208,30 @@ async def test_a_checkpoint_of_a_later_time_does_not_keep_the_newest_hours_from_
 
     assert report.accepted == 1
     assert reconciler.through_unix_ns <= authority.clock.now_ns()
+
+
+@async_test
+async def test_a_pass_over_many_hours_ends_when_it_is_stopped_and_the_next_one_goes_on_there() -> None:
+    authority = Authority()
+    reconciler, stop = authority.reconciler(), asyncio.Event()
+    await reconciler.pass_once()
+    for _ in range(20):
+        authority.clock.seconds += HOUR
+        await authority.accept(int(authority.clock.seconds))
+    reconciler.steady.stop = stop
+    looked = 0
+    get = authority.store.get
+
+    async def stopped(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        nonlocal looked
+        looked += key.startswith(keys.RAW_BLOBS + "/")
+        if looked == 10:
+            stop.set()
+        return await get(key, start=start, end=end)
+
+    authority.store.get = stopped  # type: ignore[method-assign]
+    report = await reconciler.pass_once()
+    again = await authority.reconciler().pass_once()
+
+    assert report.accepted == 10
+    assert again.accepted == 10 + 3  # those of the look-back again
