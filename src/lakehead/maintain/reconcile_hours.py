@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.accept.record_file import read_record
+from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_batch import BatchReconciler, LookedAt, Standing, each_retried, reconcile_all
 from lakehead.maintain.reconcile_landings import Landing, MissingLandings
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
@@ -26,6 +27,9 @@ MOST_REMEMBERED = 500_000
 """Settled batches that are remembered, and batches on their way that are looked at again."""
 
 MOST_UNDER_WAY = 100_000
+
+MOST_FAILED_HOURS = 3
+"""Hours in a row that cannot be listed, after which a pass ends: the store is away, and not only one of its pages."""
 
 
 @dataclass(slots=True)
@@ -81,16 +85,26 @@ class SteadyScan:
     async def scan(self, since_unix_ns: int, report: ReconcileReport) -> int:
         """Look at all hours since a time. Returns the time up to which everything was looked at.
 
-        Raises `Unavailable` if an hour could not be listed.
+        An hour that could not be listed is in the report. Raises `Unavailable` if several in a row could not, or none.
         """
         now = self.batches.clock.now_ns()
         self.batches.hours.forget()
         through = now - int(self.settings.grace_seconds * 1e9)
         through = min([through, *[hour.start_ns for hour in await self._look_again(report)]])
         first, last = UtcHour.of(max(0, since_unix_ns)), UtcHour.of(now + int(FAST_CLOCKS_SECONDS * 1e9))
+        failed = 0
         for number in range(first.number, last.number + 1):
             hour = UtcHour(number)
-            if not await self._scan_hour(hour, report):
+            try:
+                is_complete = await self._scan_hour(hour, report)
+                failed = 0
+            except Unavailable as error:
+                failed += 1
+                if failed in (MOST_FAILED_HOURS, last.number + 1 - first.number):
+                    raise
+                report.found(ProblemKind.FAILED, hour.path, f"The hour {hour.path} was not looked at. {error}")
+                is_complete = False
+            if not is_complete:
                 through = min(through, hour.start_ns)
             if self.is_stopped:
                 return max(0, min(through, hour.start_ns))

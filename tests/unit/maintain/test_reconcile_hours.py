@@ -235,3 +235,24 @@ async def test_a_pass_over_many_hours_ends_when_it_is_stopped_and_the_next_one_g
 
     assert report.accepted == 10
     assert again.accepted == 10 + 3  # those of the look-back again
+
+
+@async_test
+async def test_an_hour_that_cannot_be_listed_for_good_keeps_no_newer_one_from_being_looked_at() -> None:
+    authority = Authority()
+    await authority.accept(1, indexed=False)
+    listed = authority.store.list
+
+    async def failing(folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        if folder == f"{keys.RAW_BLOBS_BY_TIME}/date=2025-10-09/hour=11":
+            raise Unavailable(f"{folder}: 500")
+        async for page in listed(folder, start_after=start_after):
+            yield page
+
+    authority.store.list = failing  # type: ignore[method-assign]
+    reconciler = authority.reconciler()
+    report = await reconciler.pass_once()
+
+    assert report.accepted == 1
+    assert report.wrong[ProblemKind.FAILED] == 1
+    assert reconciler.through_unix_ns == NOON - int(HOUR * 1e9)
