@@ -74,8 +74,9 @@ class HourIndexes:
                 if len(found) > self.most_entries:
                     self._hours[folder] = None
                     return
+        before = self._hours.pop(folder, None)  # an hour may be listed twice at once after it was forgotten
         self._hours[folder] = frozenset(found)
-        self._entries += len(found)
+        self._entries += len(found) - len(before or ())
         while self._entries > self.most_entries:
             _, oldest = self._hours.popitem(last=False)
             self._entries -= len(oldest or ())
