@@ -227,6 +227,8 @@ class PathSimulation(GarbageSimulation):
         world, store = self.world, self.connect()
         for identity in sorted(self.given_up, key=str):
             letter = await DeadLetters(store).get(TABLE, keys.accepted(identity))
+            if letter is not None and letter.closed is not None and letter.closed.how == "dropped":
+                self.dropped.add(identity)  # also by a write that was applied after its operator had died
             if letter is None or letter.closed is not None:
                 continue
             at = datetime.fromtimestamp(world.clock.monotonic(), UTC)

@@ -95,7 +95,12 @@ class DiscardedBatches:
             except OutcomeUnknown as error:
                 doubt = error
                 continue
-            stored = await read_record(DiscardedBatch, record.key, self.store)
+            except Unavailable as error:
+                raise doubt or error from error  # an attempt before may have written it
+            try:
+                stored = await read_record(DiscardedBatch, record.key, self.store)
+            except Unavailable as error:
+                raise OutcomeUnknown(f"{record.key} was recorded, and could not be read again: {error}") from error
             if stored is not None:
                 return stored
         raise doubt or Unavailable(f"{record.key} was created, and is gone. Nobody may delete it: see who does.")

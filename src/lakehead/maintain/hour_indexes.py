@@ -84,8 +84,9 @@ class HourIndexes:
                 if len(found) > self.most_entries:
                     self._hours[folder] = None
                     return
+        before = self._hours.pop(folder, None)  # an hour may be listed twice at once after it was forgotten
         self._hours[folder] = found
-        self._entries += len(found)
+        self._entries += len(found) - len(before or ())
         while self._entries > self.most_entries:
             forgotten, oldest = self._hours.popitem(last=False)
             count = len(oldest or ())

@@ -37,7 +37,7 @@ class OpenRepairs:
                 await asyncio.gather(*(self._read(each.key) for each in some))
                 self._seen.update({each.key: (each.modified_ns, each.size) for each in some})
         for key in gone:  # deleted by hand
-            del self._seen[key]
+            self._seen.pop(key, None)  # another pass may have noticed it meanwhile
             self.unreadable.pop(key, None)
             if (identity := keys.parse_repair(key)) is not None:
                 self.changed(identity, None)
@@ -52,7 +52,7 @@ class OpenRepairs:
 
     def count(self, problem: BlobProblem) -> int:
         """Return how many frames have this problem."""
-        return sum(each == problem for each in self._open.values())
+        return tuple(self._open.values()).count(problem)  # a copy: metrics are served by another thread
 
     def looked_at(self, identity: BatchIdentity) -> None:
         """Look at the others first from now on."""

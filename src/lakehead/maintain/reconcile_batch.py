@@ -42,7 +42,10 @@ class Standing(Enum):
     """What stands at the key of an identity."""
 
     SOUND = "sound"
-    """A manifest, and its frame is right or no longer needed."""
+    """A manifest, and its frame is right."""
+
+    RETIRED = "retired"
+    """A manifest, and its frame was deleted after its time: it can land nowhere any more."""
 
     DAMAGED = "damaged"
     """A manifest, and its frame is missing or corrupt."""
@@ -94,9 +97,12 @@ class BatchReconciler:
                 return LookedAt(identity, Standing.VOID)
             case IdentityManifest() as manifest:
                 await self._indexes(manifest, report)
-                problem = await self._blob_problem(manifest)
-                await self._repair(manifest, problem, report)
+                problem = await self.blobs.problem(manifest)
+                is_retired = problem is not None and await self.store.head(keys.retired(identity)) is not None
+                await self._repair(manifest, None if is_retired else problem, report)
                 report.accepted += 1
+                if is_retired:
+                    return LookedAt(identity, Standing.RETIRED, manifest)
                 return LookedAt(identity, Standing.DAMAGED if problem else Standing.SOUND, manifest)
 
     async def reconcile_quarantine(self, key: str, report: ReconcileReport) -> None:
@@ -132,12 +138,6 @@ class BatchReconciler:
             return
         if self.is_dry_run or isinstance(await self.store.create(key, encode()), Created):
             report.did(kind, key)
-
-    async def _blob_problem(self, manifest: IdentityManifest) -> BlobProblem | None:
-        problem = await self.blobs.problem(manifest)
-        if problem is not None and await self.store.head(keys.retired(manifest.identity)) is not None:
-            return None
-        return problem
 
     async def _repair(self, manifest: IdentityManifest, problem: BlobProblem | None, report: ReconcileReport) -> None:
         """Open the record of a repair, or mark one as healed. One that says it already is left as it is."""

@@ -34,6 +34,9 @@ FOLDERS = (keys.ACCEPTED, keys.IDENTITY_CONFLICTS, keys.OVERLAPS)
 PAGES_PER_LANDING = 10
 """Pages of batches after which it is looked up which of them have landed."""
 
+MOST_FAILED_PAGES = 3
+"""Pages in a row of which nothing can be looked at, after which a scan is interrupted."""
+
 SAVE_SECONDS = 10.0
 PROGRESS_SECONDS = 30.0
 
@@ -53,6 +56,7 @@ class ColdScanner:
     """How long the last complete scan took."""
 
     _landing: list[IdentityManifest] = field(default_factory=list)
+    _failed_pages: int = 0
     _saved_at: float = 0.0
     _told_at: float = 0.0
 
@@ -70,7 +74,8 @@ class ColdScanner:
                 await self._page(page, report)
                 scan = _grown(before, report, last_key=page[-1], seen=scan.seen + len(page))
                 now = self.batches.clock.monotonic()
-                if self._is_stopped or now - self._saved_at >= SAVE_SECONDS:
+                # Pages that fail are passed over only if the ones after them can be looked at.
+                if not self._failed_pages and (self._is_stopped or now - self._saved_at >= SAVE_SECONDS):
                     await self._land(report)  # what is not done must not be skipped
                     if not dry:
                         await self.records.save_cold_scan(_grown(before, report, last_key=page[-1], seen=scan.seen))
@@ -116,6 +121,7 @@ class ColdScanner:
     def _begin(self) -> float:
         self.batches.hours.forget()
         self._landing.clear()
+        self._failed_pages = 0
         self._saved_at = self._told_at = self.batches.clock.monotonic()
         return self._saved_at
 
@@ -140,7 +146,7 @@ class ColdScanner:
         identities = [identity for key in page if (identity := keys.parse_accepted(key)) is not None]
         at_once = self.settings.at_once
         looked = await reconcile_all(self.batches, identities, report, at_once=at_once)
-        _check(looked, report)
+        await self._check(looked, report)
         quarantined = [key for key in page if keys.parse_identity_conflict(key) or keys.parse_overlap(key)]
         await each_retried(
             quarantined,
@@ -157,6 +163,28 @@ class ColdScanner:
             await self._land(report)
         self._tell(report)
 
+    async def _check(self, looked: Sequence[LookedAt | None], report: ReconcileReport) -> None:
+        """Note what was listed and is gone. Raises `Unavailable` if the store does not answer.
+
+        One page of which nothing can be looked at is no such sign: it may be short, and its frames out of reach for
+        good, as in an archive. It must not keep the scan from all that comes after it.
+        """
+        if looked and all(each is None for each in looked):
+            self._failed_pages += 1
+            if self._failed_pages >= MOST_FAILED_PAGES:
+                last = report.problems[-1].text if report.problems else ""
+                raise Unavailable(
+                    f"The scan is interrupted, and goes on later: none of some pages could be read. {last}"
+                )
+            await self.batches.store.head(keys.AUTHORITY)  # raises if the store is away
+        elif looked:
+            self._failed_pages = 0
+        for each in looked:
+            if each is not None and each.standing is Standing.ABSENT:
+                key = keys.accepted(each.identity)
+                text = f"{key} was listed, and is gone. Nothing may delete it: check the bucket's policy."
+                report.found(ProblemKind.DELETED, key, text)
+
     async def _land(self, report: ReconcileReport) -> None:
         if self.landings is not None and self._landing:
             await self.landings.settle(self._landing, report)
@@ -170,18 +198,6 @@ class ColdScanner:
                 "Cold scan: %d accepted, %d void, %d in quarantine; %d index entries written, %d problems.",
                 *(report.accepted, report.voids, report.quarantined, report.indexed, sum(report.wrong.values())),
             )
-
-
-def _check(looked: Sequence[LookedAt | None], report: ReconcileReport) -> None:
-    """Raise `Unavailable` if nothing of a page could be looked at, and note what was listed and is gone."""
-    if looked and all(each is None for each in looked):
-        last = report.problems[-1].text if report.problems else ""
-        raise Unavailable(f"The scan is interrupted, and goes on later: none of a page could be read. {last}")
-    for each in looked:
-        if each is not None and each.standing is Standing.ABSENT:
-            key = keys.accepted(each.identity)
-            text = f"{key} was listed, and is gone. Nothing may delete it: check the bucket's policy."
-            report.found(ProblemKind.DELETED, key, text)
 
 
 def _grown(before: ColdScan, report: ReconcileReport, *, last_key: str, seen: int) -> ColdScan:

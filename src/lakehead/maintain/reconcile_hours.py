@@ -4,15 +4,17 @@ A gateway writes the entry of the frame's hour before it accepts the batch, so t
 that can be accepted. `accepted-by-time` is listed too: an entry may have been written late, into an old hour.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.accept.record_file import read_record
+from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_batch import BatchReconciler, LookedAt, Standing, each_retried, reconcile_all
 from lakehead.maintain.reconcile_landings import Landing, MissingLandings
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
-from lakehead.maintain.reconcile_settings import ReconcileSettings
+from lakehead.maintain.reconcile_settings import FAST_CLOCKS_SECONDS, ReconcileSettings
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
@@ -21,13 +23,13 @@ from lakehead.wire.index_records import AcceptedByTime, RawBlobByTime
 from lakehead.wire.utc_hours import UtcHour
 
 PAGE = 1_000
-FAST_CLOCKS_SECONDS = 600.0
-"""How far a gateway's clock may be ahead: the hour of that time is listed too."""
-
 MOST_REMEMBERED = 500_000
 """Settled batches that are remembered, and batches on their way that are looked at again."""
 
 MOST_UNDER_WAY = 100_000
+
+MOST_FAILED_HOURS = 3
+"""Hours in a row that cannot be listed, after which a pass ends: the store is away, and not only one of its pages."""
 
 
 @dataclass(slots=True)
@@ -65,6 +67,9 @@ class SteadyScan:
     batches: BatchReconciler
     landings: MissingLandings | None
     settings: ReconcileSettings
+    stop: asyncio.Event | None = None
+    """Ends a scan after its page, so that the checkpoint moves over what is done."""
+
     settled: SettledBatches = field(default_factory=SettledBatches)
     _under_way: "dict[BatchIdentity, _UnderWay]" = field(default_factory=dict)
     """Batches that have not landed."""
@@ -80,18 +85,35 @@ class SteadyScan:
     async def scan(self, since_unix_ns: int, report: ReconcileReport) -> int:
         """Look at all hours since a time. Returns the time up to which everything was looked at.
 
-        Raises `Unavailable` if an hour could not be listed.
+        An hour that could not be listed is in the report. Raises `Unavailable` if several in a row could not, or none.
         """
         now = self.batches.clock.now_ns()
         self.batches.hours.forget()
         through = now - int(self.settings.grace_seconds * 1e9)
         through = min([through, *[hour.start_ns for hour in await self._look_again(report)]])
         first, last = UtcHour.of(max(0, since_unix_ns)), UtcHour.of(now + int(FAST_CLOCKS_SECONDS * 1e9))
+        failed = 0
         for number in range(first.number, last.number + 1):
             hour = UtcHour(number)
-            if not await self._scan_hour(hour, report):
+            try:
+                is_complete = await self._scan_hour(hour, report)
+                failed = 0
+            except Unavailable as error:
+                failed += 1
+                if failed in (MOST_FAILED_HOURS, last.number + 1 - first.number):
+                    raise
+                report.found(ProblemKind.FAILED, hour.path, f"The hour {hour.path} was not looked at. {error}")
+                is_complete = False
+            if not is_complete:
                 through = min(through, hour.start_ns)
+            if self.is_stopped:
+                return max(0, min(through, hour.start_ns))
         return max(0, through)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self.stop is not None and self.stop.is_set()
 
     async def _look_again(self, report: ReconcileReport) -> Iterable[UtcHour]:
         """Look at batches on their way. Returns the hours of those whose state is not known."""
@@ -119,6 +141,8 @@ class SteadyScan:
                 is_complete &= None not in found
                 named = {name: each for key, each in zip(page, found, strict=True) if each and (name := _name(key))}
                 is_complete &= await self._reconcile(named, hour, report)
+                if self.is_stopped:
+                    return False
         return is_complete
 
     async def _new_entries(self, folder: str) -> AsyncIterator[Sequence[str]]:
@@ -178,7 +202,7 @@ class SteadyScan:
                 continue
             if each.standing is Standing.SOUND and each.manifest is not None:
                 sound[each.identity] = each.manifest
-            elif each.standing in (Standing.DAMAGED, Standing.VOID):
+            elif each.standing in (Standing.DAMAGED, Standing.RETIRED, Standing.VOID):
                 # A damaged frame is looked at with the open repairs from now on, and queued when it is right again.
                 self._settle(each.identity, entries.get(each.identity, ()))
         is_complete = None not in looked

@@ -17,10 +17,12 @@ from lakehead.errors import LakeheadError
 from lakehead.lake.dead_letters import DeadLetters
 from lakehead.maintain.landed_batches import LandedBatches, LandedRanges
 from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
+from lakehead.maintain.reconcile_settings import FAST_CLOCKS_SECONDS
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.dead_letters import letter_key
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.frame import peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
@@ -118,9 +120,10 @@ class MissingLandings:
                 looked[identity] = Landing.SETTLED
         # What has landed has landed for good: so most batches need no look into the queue.
         missing = await self._not_landed(by_kind, tables, looked)
-        newest = self.clock.now_ns() - int(self.grace_seconds * 1e9)
+        now = self.clock.now_ns()
+        oldest, newest = now - int(self.grace_seconds * 1e9), now + int(FAST_CLOCKS_SECONDS * 1e9)
         for identity in [each for some in missing.values() for each in some]:
-            if manifests[identity].accepted_at_unix_ns > newest:
+            if oldest < manifests[identity].accepted_at_unix_ns <= newest:
                 looked[identity] = Landing.YOUNG
         old = {kind: [each for each in some if looked[each] is not Landing.YOUNG] for kind, some in missing.items()}
         if not any(old.values()):
@@ -133,7 +136,7 @@ class MissingLandings:
         left = await self._not_landed(left, tables, looked)
         lost: list[IdentityManifest] = []
         for kind, some in left.items():
-            for identity, given_up in (await self._given_up(tables[kind], some)).items():
+            for identity, given_up in (await self._given_up(tables[kind], some, report)).items():
                 if given_up is not None:
                     looked[identity] = given_up
                 else:
@@ -164,9 +167,12 @@ class MissingLandings:
         return left
 
     async def _given_up(
-        self, table: LandingTable, identities: Sequence[BatchIdentity]
+        self, table: LandingTable, identities: Sequence[BatchIdentity], report: ReconcileReport
     ) -> dict[BatchIdentity, Landing | None]:
-        """What was decided about batches that have not landed: settled, or queued by a replay; None if nothing was."""
+        """What was decided about batches that have not landed: settled, or queued by a replay; None if nothing was.
+
+        A letter that cannot be read leaves its own batch unknown, and no other.
+        """
         limit = asyncio.Semaphore(AT_ONCE)
         if table.uuid is None:
             return dict.fromkeys(identities)
@@ -176,7 +182,12 @@ class MissingLandings:
             async with limit:
                 if await self.store.head(keys.discarded(uuid, identity)) is not None:
                     return Landing.SETTLED
-                letter = await self.letters.get(uuid, self.unit_of(keys.accepted(identity)))
+                unit = self.unit_of(keys.accepted(identity))
+                try:
+                    letter = await self.letters.get(uuid, unit)
+                except Unreadable as error:
+                    report.found(ProblemKind.UNREADABLE, letter_key(uuid, unit, 0), str(error))
+                    return Landing.UNKNOWN
                 if letter is None or (letter.closed is not None and letter.closed.how == "landed"):
                     return None
                 # An operator may have replayed it: then it is theirs until it lands or is given up again.

@@ -130,8 +130,9 @@ class ReconcileReport:
         """Add the counts of another pass, without its lists."""
         for name in ("accepted", "voids", "quarantined", "absent", "waiting"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.done += other.done
-        self.wrong += other.wrong
+        # Copies: metrics are served by another thread, while the pass under way counts on.
+        self.done += other.done.copy()
+        self.wrong += other.wrong.copy()
 
     def add(self, other: "ReconcileReport") -> None:
         """Add what another pass has seen and done. What both have listed counts once."""

@@ -7,6 +7,9 @@ from lakehead.errors import Misconfigured
 
 VerifyMode = Literal["hash", "size"]
 
+FAST_CLOCKS_SECONDS = 600.0
+"""How far a gateway's clock may be ahead of the reconciler's. The time of a batch from later than that says nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileSettings:

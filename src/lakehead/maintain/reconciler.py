@@ -82,6 +82,8 @@ class Reconciler:
                 await self.steady.scan(self._since(found.reconciled_through_unix_ns if found else 0), report)
             else:
                 await self._look_at_hours(report)
+            if self.steady.is_stopped:
+                return report
             await self._look_at_repairs(report)
             self.last_pass_unix_ns = self.clock.now_ns()
         return report
@@ -131,15 +133,18 @@ class Reconciler:
 
     async def _look_at_hours(self, report: ReconcileReport) -> None:
         found = await self.records.checkpoint()
-        through = await self.steady.scan(self._since(found.reconciled_through_unix_ns if found else 0), report)
-        self.through_unix_ns = max(through, found.reconciled_through_unix_ns if found else 0)
+        before = found.reconciled_through_unix_ns if found else 0
+        through = await self.steady.scan(self._since(before), report)
+        self.through_unix_ns = max(through, min(before, self.clock.now_ns()))
         # Without a checkpoint all before is the cold scan's. It is moved rarely: each move is a write.
-        if found is None or UtcHour.of(through).number > UtcHour.of(found.reconciled_through_unix_ns).number:
-            await self.records.move_checkpoint(through)
+        if found is None or UtcHour.of(through).number > UtcHour.of(before).number:
+            # It never moves back, so one from a clock that is ahead would hide the hours until then from everybody.
+            await self.records.move_checkpoint(min(through, await self.records.store_time_ns()))
 
     def _since(self, checkpoint_unix_ns: int) -> int:
-        """From when on hours are listed: before the checkpoint, or before now if there is none."""
-        return (checkpoint_unix_ns or self.clock.now_ns()) - int(self.settings.look_back_seconds * 1e9)
+        """From when on hours are listed: before the checkpoint, or before now if there is none, or it is of later."""
+        now = self.clock.now_ns()
+        return min(checkpoint_unix_ns or now, now) - int(self.settings.look_back_seconds * 1e9)
 
     async def _refresh_repairs(self, report: ReconcileReport) -> None:
         await self.repairs.refresh()
@@ -150,9 +155,8 @@ class Reconciler:
         some = self.repairs.identities()[:REPAIRS_PER_PASS]
         batches, at_once = self.steady.batches, self.settings.at_once
         looked = await reconcile_all(batches, some, report, at_once=at_once)
-        for each in looked:
-            if each is not None and each.manifest is not None and self.repairs.is_open(each.identity):
-                self.repairs.looked_at(each.identity)
+        for identity in some:  # also one that could not be read: else it would keep the others from their turn
+            self.repairs.looked_at(identity)
         healed = [each for each in looked if each is not None and not self.repairs.is_open(each.identity)]
         await self.steady.note(healed, UtcHour.of(self.clock.now_ns()), report)
 

@@ -14,6 +14,8 @@ from lakehead.run.gateway_command import ConfigFile
 from lakehead.run.log_output import log_to_stderr
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_table
+from lakehead.wire.batch_identity import check_id
+from lakehead.wire.errors import InvalidIdentity
 
 if TYPE_CHECKING:
     from lakehead.maintain.reconcile_report import ReconcileReport
@@ -68,6 +70,11 @@ def reconcile(
     wiring = open_reconciler(file)
     if inventory is not None and (agent or cold):
         raise Misconfigured("--inventory names what is looked at: leave out --cold and --agent.")
+    for name in agent or ():
+        try:
+            check_id("agent_id", name)
+        except InvalidIdentity as error:
+            raise Misconfigured(f"--agent {name[:40]!r} is no name of an agent. {error}") from error
     is_single = once or dry_run or inventory is not None or bool(agent)
     with log_to_stderr():
         if not is_single:

@@ -121,7 +121,7 @@ class ReconcileWiring:
                 )
 
             yield Reconciler(
-                steady=SteadyScan(batches=batches(), landings=landings, settings=settings),
+                steady=SteadyScan(batches=batches(), landings=landings, settings=settings, stop=stop),
                 cold=ColdScanner(batches=batches(), landings=landings, records=records, settings=settings, stop=stop),
                 repairs=repairs,
                 records=records,

@@ -8,6 +8,7 @@ from lakehead.accept import discarded_batches
 from lakehead.accept.discarded_batches import DiscardedBatches, DiscardedLookup
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.ids import RandomIds
+from lakehead.storage.port import Object
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.maintenance_records import DiscardedBatch
@@ -77,3 +78,19 @@ async def test_discarded_batches_are_told_from_others_by_one_listing_or_one_by_o
         assert await DiscardedLookup(store).among(TABLE, batches[1:]) == {batches[1], batches[2]}
         assert await DiscardedLookup(store).among(OTHER, batches) == {batches[5]}
         assert await DiscardedLookup(store).among(TABLE, []) == frozenset()
+
+
+@async_test
+async def test_what_may_be_recorded_is_not_said_to_be_unchanged() -> None:
+    store = ScriptedStore()
+    store.next(keys.DISCARDED, NOT_APPLIED, DOWN)
+    with pytest.raises(OutcomeUnknown):
+        await discarded(store).discard(TABLE, BATCH)
+
+    async def no_answer(key: str, **_: int | None) -> Object | None:
+        raise Unavailable(f"{key}: 503")
+
+    store.get = no_answer  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await discarded(store).discard(TABLE, BATCH)
+    assert await discarded(store).is_discarded(TABLE, BATCH)

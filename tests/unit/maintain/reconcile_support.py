@@ -161,10 +161,11 @@ class Authority:
         name: str = "reconciler-1",
         events: AcceptedEvents | None = None,
         seed: int = 1,
+        clock: MovedClock | None = None,
     ) -> Reconciler:
         return reconciler_of(
             store or self.store,
-            self.clock,
+            clock or self.clock,
             landings=landings,
             is_dry_run=is_dry_run,
             settings=ReconcileSettings(verify=verify),

@@ -193,3 +193,26 @@ async def test_a_manifest_costs_two_reads_and_one_head_in_a_cold_scan() -> None:
     assert (found["get", "accepted"], found["get", "raw-blobs"], found["head", "accepted-by-blob"]) == (500, 500, 500)
     assert found["head", "accepted-by-time"] + found["head", "raw-blobs-by-time"] <= 16
     assert authority.clock.now_ns() >= NOON
+
+
+@async_test
+async def test_a_page_whose_frames_are_out_of_reach_for_good_keeps_the_scan_from_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconcile_cold, "PAGE", 1)
+    authority = Authority()
+    archived, *others = await authority.accept(1, 2, 3, indexed=False)
+    get = authority.store.get
+
+    async def failing(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        if key == archived.raw_blob_key:
+            raise Unavailable(f"{key} is archived")
+        return await get(key, start=start, end=end)
+
+    authority.store.get = failing  # type: ignore[method-assign]
+    reconciler = authority.reconciler()
+    report = await reconciler.cold_scan()
+
+    assert report.accepted == len(others)
+    assert report.wrong[ProblemKind.FAILED] == 1
+    assert reconciler.audit is None

@@ -1,5 +1,6 @@
 """The steady scan finds what is accepted by the hours of the time indexes, and looks at nothing twice for nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -8,8 +9,9 @@ from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_hours import SettledBatches
 from lakehead.maintain.reconcile_report import ProblemKind
 from lakehead.storage.port import ListedObject, Object
+from lakehead.wire import acceptance_keys as keys
 from tests.support.async_tests import async_test
-from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority
+from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, MovedClock
 
 LOST = ("accepted-by-time", "accepted-by-blob")
 
@@ -183,3 +185,74 @@ def test_what_is_remembered_is_bounded() -> None:
     settled.add(*names)
 
     assert [name in settled for name in names] == [False, True, True]
+
+
+@async_test
+async def test_a_reconciler_whose_clock_is_ahead_hides_no_hours_from_the_others() -> None:
+    authority = Authority()
+    fast = MovedClock(24 * HOUR)
+    await authority.reconciler(clock=fast).pass_once()
+    checkpoint = await authority.reconciler().records.checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.reconciled_through_unix_ns <= authority.clock.now_ns()
+
+
+@async_test
+async def test_a_checkpoint_of_a_later_time_does_not_keep_the_newest_hours_from_being_looked_at() -> None:
+    authority = Authority()
+    reconciler = authority.reconciler()
+    await reconciler.records.move_checkpoint(NOON + int(24 * HOUR * 1e9))
+    await authority.accept(1, indexed=False)
+
+    report = await reconciler.pass_once()
+
+    assert report.accepted == 1
+    assert reconciler.through_unix_ns <= authority.clock.now_ns()
+
+
+@async_test
+async def test_a_pass_over_many_hours_ends_when_it_is_stopped_and_the_next_one_goes_on_there() -> None:
+    authority = Authority()
+    reconciler, stop = authority.reconciler(), asyncio.Event()
+    await reconciler.pass_once()
+    for _ in range(20):
+        authority.clock.seconds += HOUR
+        await authority.accept(int(authority.clock.seconds))
+    reconciler.steady.stop = stop
+    looked = 0
+    get = authority.store.get
+
+    async def stopped(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        nonlocal looked
+        looked += key.startswith(keys.RAW_BLOBS + "/")
+        if looked == 10:
+            stop.set()
+        return await get(key, start=start, end=end)
+
+    authority.store.get = stopped  # type: ignore[method-assign]
+    report = await reconciler.pass_once()
+    again = await authority.reconciler().pass_once()
+
+    assert report.accepted == 10
+    assert again.accepted == 10 + 3  # those of the look-back again
+
+
+@async_test
+async def test_an_hour_that_cannot_be_listed_for_good_keeps_no_newer_one_from_being_looked_at() -> None:
+    authority = Authority()
+    await authority.accept(1, indexed=False)
+    listed = authority.store.list
+
+    async def failing(folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        if folder == f"{keys.RAW_BLOBS_BY_TIME}/date=2025-10-09/hour=11":
+            raise Unavailable(f"{folder}: 500")
+        async for page in listed(folder, start_after=start_after):
+            yield page
+
+    authority.store.list = failing  # type: ignore[method-assign]
+    reconciler = authority.reconciler()
+    report = await reconciler.pass_once()
+
+    assert report.accepted == 1
+    assert report.wrong[ProblemKind.FAILED] == 1
+    assert reconciler.through_unix_ns == NOON - int(HOUR * 1e9)

@@ -16,10 +16,10 @@ from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, Reconcil
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.dead_letters import ClosedLetter, DeadLetterObject
 from lakehead.wire.key_parts import boot_part
-from lakehead.wire.maintenance_records import DiscardedBatch
+from lakehead.wire.maintenance_records import DiscardedBatch, RetiredBatch
 from tests.support.async_tests import async_test
 from tests.support.state_tools import FIRST, landing, numbers
-from tests.unit.maintain.reconcile_support import PLACE, QUEUE, TABLE, Authority, LandingQueueOf, landing_queue
+from tests.unit.maintain.reconcile_support import HOUR, PLACE, QUEUE, TABLE, Authority, LandingQueueOf, landing_queue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -118,8 +118,9 @@ async def test_nothing_is_queued_if_the_queue_cannot_be_read_whole(tmp_path: Pat
         queued, lost = await authority.accept(1, 2)
         authority.clock.seconds += 120
         await queue.queue.queue.put([queued])
-        key = QUEUE if damaged == "manifest" else (await authority.store.keys("landing-queue/data"))[0]
-        await authority.store.put(key, b"damaged")
+        stored = await authority.store.keys("landing-queue/data")
+        [batch] = [key for key in stored if key.endswith(".batch")]
+        await authority.store.put(QUEUE if damaged == "manifest" else batch, b"damaged")
         report = ReconcileReport()
 
         looked = await queue.landings().settle([queued, lost], report)
@@ -236,3 +237,63 @@ async def test_what_an_interrupted_cold_scan_counts_as_done_is_queued(
 
         assert interrupted == [each.key for each in manifests[:2]]
         assert sorted(queue.put) == sorted(each.key for each in manifests)
+
+
+@async_test
+async def test_a_batch_from_a_gateway_whose_clock_is_far_ahead_does_not_stay_young_for_years(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        authority.clock.seconds = 10 * 365 * 24 * HOUR
+        [manifest] = await authority.accept(1)
+        authority.clock.seconds = 0
+
+        looked = await queue.landings().settle([manifest], ReconcileReport())
+
+        assert (queue.put, looked[manifest.identity]) == ([manifest.key], Landing.QUEUED)
+
+
+@async_test
+async def test_a_gateway_whose_clock_is_a_little_ahead_has_time_to_queue_its_batch(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        authority.clock.seconds = 300
+        [manifest] = await authority.accept(1)
+        authority.clock.seconds = 0
+
+        looked = await queue.landings().settle([manifest], ReconcileReport())
+
+        assert (queue.put, looked[manifest.identity]) == ([], Landing.YOUNG)
+
+
+@async_test
+async def test_a_dead_letter_that_cannot_be_read_keeps_no_other_batch_from_being_queued(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        given_up, lost = await authority.accept(1, 2)
+        authority.clock.seconds += 120
+        letter = letter_of(given_up)
+        await queue.letters.store.put(letter.key, b"damaged")
+        report = ReconcileReport()
+
+        looked = await queue.landings().settle([given_up, lost], report)
+
+        assert queue.put == [lost.key]
+        assert looked[given_up.identity] is Landing.UNKNOWN
+        assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.UNREADABLE, letter.key)]
+
+
+@async_test
+async def test_a_batch_whose_frame_was_deleted_after_its_time_is_not_queued_again(tmp_path: Path) -> None:
+    authority = Authority()
+    async with landing_queue(authority, tmp_path) as queue:
+        [manifest] = await authority.accept(1)
+        retired = RetiredBatch.of(manifest.identity, manifest.frame_sha256, at_unix_ns=1, by="me")
+        await authority.store.create(retired.key, retired.encode())
+        await authority.store.delete(manifest.raw_blob_key)
+        authority.clock.seconds += 120
+        reconciler = authority.reconciler(landings=queue.landings())
+
+        found = [await reconciler.pass_once(), await reconciler.cold_scan(), await reconciler.pass_once()]
+
+        assert queue.put == []
+        assert [(each.accepted, each.wrong) for each in found] == [(1, {}), (1, {}), (0, {})]

@@ -1,16 +1,18 @@
 """A reconciler that goes on running: signs of life, passes, events, figures, and its end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from lakehead.accept.record_file import read_record
 from lakehead.errors import Unavailable
+from lakehead.maintain import reconciler as module
 from lakehead.maintain.accepted_events import AcceptedEvent
 from lakehead.maintain.reconcile_report import ReconcileReport
 from lakehead.maintain.reconciler_metrics import ReconcilerMetrics
-from lakehead.storage.port import Created, Exists
+from lakehead.storage.port import Created, Exists, ListedObject
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityVoid
 from lakehead.wire.authority_records import ReconcilerHeartbeat
@@ -167,3 +169,49 @@ async def test_each_figure_moves_when_it_is_provoked() -> None:
     assert value(after, "audit_seconds") >= 0
     assert "lakehead_reconciler_lag_seconds NaN" in before
     assert 'lakehead_reconciler_open_repairs{problem="missing"} 0.0' in before
+
+
+@async_test
+async def test_open_repairs_whose_manifests_are_gone_do_not_keep_others_from_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REPAIRS_PER_PASS", 1)
+    authority = Authority()
+    damaged = {each.identity: each for each in await authority.accept(1, 2)}
+    frames = {each.raw_blob_key: await authority.store.get(each.raw_blob_key) for each in damaged.values()}
+    for key in frames:
+        await authority.store.delete(key)
+    reconciler = authority.reconciler()
+    await reconciler.pass_once()
+    first, second = (damaged[each] for each in reconciler.repairs.identities())
+
+    await authority.store.delete(first.key)
+    frame = frames[second.raw_blob_key]
+    assert frame is not None
+    await authority.store.put(second.raw_blob_key, frame.body)
+    for _ in range(2):
+        await reconciler.pass_once()
+
+    assert reconciler.repairs.identities() == (first.identity,)
+
+
+@async_test
+async def test_a_repair_that_was_deleted_by_hand_is_noticed_by_two_passes_at_once() -> None:
+    authority = Authority()
+    [manifest] = await authority.accept(1)
+    await authority.store.delete(manifest.raw_blob_key)
+    reconciler = authority.reconciler()
+    await reconciler.pass_once()
+    await reconciler.repairs.refresh()
+    await authority.store.delete(keys.repair(manifest.identity))
+    listed = authority.store.list
+
+    async def slowly(folder: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
+        async for page in listed(folder, start_after=start_after):
+            yield page
+        await asyncio.sleep(0)
+
+    authority.store.list = slowly  # type: ignore[method-assign]
+    await asyncio.gather(reconciler.repairs.refresh(), reconciler.repairs.refresh())
+
+    assert reconciler.repairs.identities() == ()

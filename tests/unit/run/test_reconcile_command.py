@@ -286,3 +286,13 @@ def test_active_active_gateways_need_a_reconciler(tmp_path: Path, lakehead: Lake
     assert "lakehead reconcile CONFIG" in refused.err
     assert "lakehead gateway init" in spool.err, "the configuration is right, and the store no authority"
     assert "lakehead gateway init" in taken.err
+
+
+@pytest.mark.parametrize("agent", ["", "x" * 400])
+def test_a_name_that_no_agent_can_have_is_a_wrong_option(
+    deployment: Deployment, lakehead: Lakehead, agent: str
+) -> None:
+    refused = lakehead("reconcile", deployment.file, "--agent", agent)
+
+    assert refused.code == 2
+    assert "--agent" in refused.err
