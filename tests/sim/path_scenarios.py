@@ -150,7 +150,7 @@ class ForgetsDrops(MissingLandings):
     async def _given_up(
         self, table: LandingTable, identities: Sequence[BatchIdentity], report: ReconcileReport
     ) -> dict[BatchIdentity, Landing | None]:
-        del table
+        del table, report
         return dict.fromkeys(identities)
 
 
