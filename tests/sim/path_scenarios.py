@@ -148,9 +148,9 @@ class ForgetsDrops(MissingLandings):
     """Does not ask what operators have decided."""
 
     async def _given_up(
-        self, table: LandingTable, identities: Sequence[BatchIdentity]
+        self, table: LandingTable, identities: Sequence[BatchIdentity], report: ReconcileReport
     ) -> dict[BatchIdentity, Landing | None]:
-        del table
+        del table, report
         return dict.fromkeys(identities)
 
 

@@ -6,7 +6,7 @@ that can be accepted. `accepted-by-time` is listed too: an entry may have been w
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lakehead.accept.record_file import read_record
@@ -177,7 +177,7 @@ class SteadyScan:
             if accepted in self.settled:  # it came again in another hour
                 self.settled.add(name)
             elif identity in self._under_way:
-                self._names_under_way[name] = identity
+                self._name_under_way(identity, name)
             else:
                 new.setdefault(identity, []).append(name)
         looked = await reconcile_all(self.batches, list(new), report, at_once=self.settings.at_once)
@@ -224,10 +224,17 @@ class SteadyScan:
                 self._names_under_way.pop(name, None)
             self._settle(identity, known)
         elif identity in self._under_way or len(self._under_way) < MOST_UNDER_WAY:
-            own = (manifest.frame_sha256, keys.manifest_id(manifest.key), *names)
             if identity not in self._under_way:
-                self._under_way[identity] = _UnderWay(manifest, hour, own)
-            self._names_under_way.update(dict.fromkeys(own, identity))
+                self._under_way[identity] = _UnderWay(manifest, hour, ())
+            self._name_under_way(identity, manifest.frame_sha256, keys.manifest_id(manifest.key), *names)
+
+    def _name_under_way(self, identity: BatchIdentity, *names: str) -> None:
+        """Remember names of a batch on its way. All of them are forgotten when it is settled."""
+        new = [name for name in dict.fromkeys(names) if name not in self._names_under_way]
+        if new:
+            before = self._under_way[identity]
+            self._under_way[identity] = replace(before, names=(*before.names, *new))
+            self._names_under_way.update(dict.fromkeys(new, identity))
 
     def _settle(self, identity: BatchIdentity, names: Iterable[str]) -> None:
         self.settled.add(keys.manifest_id(keys.accepted(identity)), *names)

@@ -1,15 +1,19 @@
 """The steady scan finds what is accepted by the hours of the time indexes, and looks at nothing twice for nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import pytest
 
 from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_hours import SettledBatches
-from lakehead.maintain.reconcile_report import ProblemKind
+from lakehead.maintain.reconcile_landings import Landing
+from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
 from lakehead.storage.port import ListedObject, Object
 from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.acceptance_records import IdentityManifest
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.index_records import RawBlobByTime
 from tests.support.async_tests import async_test
 from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, MovedClock
 
@@ -256,3 +260,34 @@ async def test_an_hour_that_cannot_be_listed_for_good_keeps_no_newer_one_from_be
     assert report.accepted == 1
     assert report.wrong[ProblemKind.FAILED] == 1
     assert reconciler.through_unix_ns == NOON - int(HOUR * 1e9)
+
+
+@async_test
+async def test_names_of_frames_that_conflict_with_a_batch_on_its_way_are_forgotten_when_it_is_settled() -> None:
+    authority = Authority()
+    [manifest] = await authority.accept(1)
+    landings = Settles(Landing.QUEUED)
+    reconciler = authority.reconciler(landings=landings)  # type: ignore[arg-type]
+    await reconciler.pass_once()
+    for number in range(5):
+        entry = RawBlobByTime.of(manifest.identity, f"{number:064x}", 1)
+        await authority.store.create(entry.key_in(manifest.hour), entry.encode())
+    await reconciler.pass_once()
+
+    landings.answer = Landing.SETTLED
+    await reconciler.pass_once()
+
+    assert reconciler.steady._names_under_way == {}
+    authority.store.forget()
+    await reconciler.pass_once()
+    assert dict(authority.store.requests) == {("get", "reconciler"): 1}
+
+
+class Settles:
+    """Says the same of each batch."""
+
+    def __init__(self, answer: Landing) -> None:
+        self.answer = answer
+
+    async def settle(self, manifests: Iterable[IdentityManifest], _: ReconcileReport) -> dict[BatchIdentity, Landing]:
+        return {each.identity: self.answer for each in manifests}
