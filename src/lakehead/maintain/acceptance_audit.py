@@ -124,9 +124,13 @@ class AcceptanceAudit:
         """Look at everything. Raises `Unavailable` if the store or the state does not answer: then nothing is told."""
         began = self.clock.monotonic()
         for folder in self._folders(keys.ACCEPTED):
+            is_empty = True
             async for identities in scan_identities(self.store, folder=folder, page=PAGE):
+                is_empty = is_empty and not identities
                 await self._look_at(await read_identities(identities, self.store))
                 self.progress("accepted batches", self.report)
+            if is_empty and self.settings.agents:
+                self._not_checked(f"{folder}/: nothing was accepted of this agent. Is its name right?")
         self._boots.finish()
         await self._look_at_quarantine()
         if self.settings.agents:

@@ -22,6 +22,7 @@ from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime, QuarantineByBlob, RawBlobByTime
+from lakehead.wire.key_parts import agent_part
 from lakehead.wire.maintenance_records import RetiredBatch
 from lakehead.wire.utc_hours import HOUR_NS, UtcHour
 from tests.support.async_tests import async_test
@@ -352,6 +353,18 @@ async def test_only_some_agents_are_looked_at() -> None:
 
     assert (report.accepted, report.boots, len(found(report)[FindingKind.NOT_BY_TIME])) == (4, 2, 4)
     assert any("point to nothing" in each for each in report.not_checked)
+
+
+@async_test
+async def test_an_agent_of_which_nothing_was_accepted_is_said_not_to_be_compared() -> None:
+    authority = Authority()
+    await authority.accept_many(1)
+
+    report = await authority.audit(agents=(BOOT[0], "agent-typo"))
+
+    assert [each for each in report.not_checked if "Is its name right?" in each] == [
+        f"accepted/v1/{agent_part('agent-typo')}/: nothing was accepted of this agent. Is its name right?"
+    ]
 
 
 @async_test
