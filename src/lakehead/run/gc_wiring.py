@@ -19,8 +19,8 @@ from lakehead.maintain.garbage_settings import GarbageSettings
 from lakehead.run.config.consume_config import ManifestQueueConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.gateway_wiring import GatewayWiring
-from lakehead.run.gc_inventory import open_report
 from lakehead.run.gc_spools import http_spools
+from lakehead.run.open_inventory import open_report
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
@@ -67,8 +67,8 @@ class GcWiring:
             return TimeIndex(needs_age=needs_age, since=None if start is None else UtcHour.of(max(0, start)))
         if inventory is None:
             raise Misconfigured("Say which report to use: --inventory s3://bucket/…/manifest.json")
-        report = await open_report(inventory, self.gateway.config.store, self.environment)
-        return ListedBlobs(report.pages, needs_age=needs_age)
+        report = await open_report(inventory, self.gateway)
+        return ListedBlobs(report.listed, needs_age=needs_age)
 
     @asynccontextmanager
     async def collection(self) -> AsyncIterator[GarbageCollection]:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from lakehead.buffer.deps import BufferDeps
 from lakehead.clock import Clock, SystemClock
@@ -30,14 +29,14 @@ from lakehead.run.config.consume_config import ConsumeConfig, ManifestQueueConfi
 from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.environment import store_settings
 from lakehead.run.gateway_wiring import GatewayWiring
-from lakehead.storage.open_store import open_store
+from lakehead.run.open_inventory import open_report
 from lakehead.storage.probed_store import ProbedStore
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.record_schemas import FrameKind
 
 if TYPE_CHECKING:
     from lakehead.accept.after_acceptance import LandingQueue
-    from lakehead.maintain.inventory import Inventory
+    from lakehead.maintain.inventory import AcceptedInventory
     from lakehead.run.consume_wiring import ConsumeWiring
 
 TABLES_SECONDS = 60.0
@@ -155,29 +154,11 @@ class ReconcileWiring:
         finally:
             await queue.close()
 
-    async def open_inventory(self, url: str) -> "Inventory":
+    async def open_inventory(self, url: str) -> "AcceptedInventory":
         """Open the report whose `manifest.json` a URL names. Raises `Misconfigured` and `Unavailable`."""
-        from lakehead.maintain.inventory import (  # noqa: PLC0415 - slow to load
-            MAX_MANIFEST_BYTES,
-            Inventory,
-            decode_manifest,
-        )
+        from lakehead.maintain.inventory import AcceptedInventory  # noqa: PLC0415 - slow to load
 
-        authority = self.gateway.authority
-        root, key = _root_and_key(url)
-        store = open_store(
-            root, store_settings(root, self.environment), clock=self.clock, ids=self.ids, random=self.random
-        )
-        found = await store.get(key, end=MAX_MANIFEST_BYTES + 1)
-        if found is None:
-            raise Misconfigured(f"There is no manifest.json of an S3 Inventory report at {url}.")
-        manifest = decode_manifest(found.body, url)
-        if authority.bucket != f"s3://{manifest.source_bucket}" and not root.startswith("file:"):
-            raise Misconfigured(
-                f"The report {url} lists the bucket {manifest.source_bucket}, and the gateway's store is "
-                f"{self.gateway.config.store}."
-            )
-        return Inventory(store=store, manifest=manifest, prefix="" if root.startswith("file:") else authority.prefix)
+        return AcceptedInventory(await open_report(url, self.gateway))
 
     async def _landings(self, opened: AsyncExitStack, *, is_dry_run: bool) -> MissingLandings | None:
         pipelines = self.pipelines()
@@ -211,18 +192,6 @@ class ReconcileWiring:
             grace_seconds=self.config.reconcile.grace_seconds,
             is_dry_run=is_dry_run,
         )
-
-
-def _root_and_key(url: str) -> tuple[str, str]:
-    """The bucket of a report, and the key of its manifest; of a copy in a folder, the folder that has `data/` too."""
-    parts = urlsplit(url)
-    path = unquote(parts.path).lstrip("/")
-    if not parts.scheme or not path:
-        raise Misconfigured(f"{url!r} is not the URL of the manifest.json of an S3 Inventory report.")
-    if parts.scheme != "file":
-        return f"{parts.scheme}://{parts.netloc}", path
-    folder, _, name = parts.path.rpartition("/")
-    return f"file://{folder}", name
 
 
 class _NoQueue:
