@@ -7,7 +7,7 @@ nobody has seen, and must be caught.
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from lakehead.maintain.reconcile_cold import ColdScanner
-from lakehead.maintain.reconcile_landings import Landing, LandingTable, MissingLandings
+from lakehead.maintain.reconcile_landings import LandingState, LandingTable, MissingLandings
 from lakehead.maintain.reconcile_report import ActionKind, ReconcileReport
 from lakehead.maintain.reconciler_records import ReconcilerRecords
 from lakehead.wire import acceptance_keys as keys
@@ -133,13 +133,13 @@ class QueuesWithoutLooking(MissingLandings):
 
     async def settle(
         self, manifests: Iterable[IdentityManifest], report: ReconcileReport
-    ) -> dict[BatchIdentity, Landing]:
+    ) -> dict[BatchIdentity, LandingState]:
         found = list(manifests)
         if found:
             await self.queue.put(found)
         for each in found:
             report.did(ActionKind.ENQUEUED, each.key)
-        return {each.identity: Landing.SETTLED for each in found}
+        return {each.identity: LandingState.SETTLED for each in found}
 
 
 class ForgetsDrops(MissingLandings):
@@ -147,7 +147,7 @@ class ForgetsDrops(MissingLandings):
 
     async def _given_up(
         self, table: LandingTable, identities: Sequence[BatchIdentity]
-    ) -> dict[BatchIdentity, Landing | None]:
+    ) -> dict[BatchIdentity, LandingState | None]:
         del table
         return dict.fromkeys(identities)
 

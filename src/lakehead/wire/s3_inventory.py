@@ -78,7 +78,7 @@ class InventoryObject:
     """Whether there is no object any more: a delete marker hides it. The report must have the column, else none is."""
 
 
-class _File(msgspec.Struct, frozen=True):
+class _DataFile(msgspec.Struct, frozen=True):
     key: str
     size: int = 0
     md5: str = msgspec.field(name="MD5checksum", default="")
@@ -88,7 +88,7 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     source_bucket: str
     file_format: str
     file_schema: str
-    files: tuple[_File, ...]
+    files: tuple[_DataFile, ...]
     creation_timestamp: str
 
 

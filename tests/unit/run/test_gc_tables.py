@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakehead.run.config.config_file import read_config
 from lakehead.run.consume_wiring import ConsumeWiring
-from lakehead.run.gc_wiring import accepted_tables
+from lakehead.run.gc_wiring import landed_uuids
 from lakehead.wire.record_schemas import FrameKind
 
 
@@ -35,7 +35,7 @@ def test_tables_are_found_by_store_and_kind_and_a_missing_one_leaves_its_kind_wi
         catalog.create_namespace("raw")
         made = catalog.create_table("raw.samples", schema=pa.schema([("a", pa.int64())]))
 
-    found = accepted_tables(wiring, "s3://bucket/lake/")
+    found = landed_uuids(wiring, "s3://bucket/lake/")
 
     assert found == {FrameKind.SAMPLES: (str(made.metadata.table_uuid),), FrameKind.LOGS: ()}
-    assert accepted_tables(wiring, "s3://bucket/another") == {}
+    assert landed_uuids(wiring, "s3://bucket/another") == {}
