@@ -35,7 +35,6 @@ class BlobOutcome(StrEnum):
     LANDING_UNKNOWN = "landing_unknown"
     DISCARDED = "discarded"
     REPAIR_OPEN = "repair_open"
-    STILL_NEEDED = "still_needed"
     GONE = "gone"
 
     @property
@@ -85,7 +84,6 @@ MEANINGS: Mapping[BlobOutcome, str] = {
     BlobOutcome.LANDING_UNKNOWN: "past its retention, and when it landed is not known",
     BlobOutcome.DISCARDED: "past its retention, and an operator decided that it shall not land",
     BlobOutcome.REPAIR_OPEN: "past its retention, and a repair of it is open",
-    BlobOutcome.STILL_NEEDED: "past its retention, and something else is not done with it",
     BlobOutcome.GONE: "gone, by another run",
 }
 """What people read of each."""
