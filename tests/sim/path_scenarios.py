@@ -17,13 +17,18 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByTime
 from lakehead.wire.maintenance_records import ColdScan
 from tests.faults.store import Faults
-from tests.sim.garbage_scenarios import _agents, _start
+from tests.sim.garbage_scenarios import (
+    ROUGH,
+    end_acceptance,
+    pause_a_gateway,
+    restart_gateways,
+    start_agents,
+    start_gateways,
+)
 from tests.sim.path_model import DERIVED, PathParts, PathSimulation
 from tests.sim.spool_model import Parts
 from tests.support.simulation import Process, Scenario, World
 
-ROUGH = Faults.all(0.02)
-ENDS_WITHIN = 2_000.0
 LANDED_WITHIN = 600.0
 """How long after the last fault all that was accepted has landed, or was dropped."""
 
@@ -56,11 +61,9 @@ async def _disturb(sim: PathSimulation, mode: AcceptanceMode, beside: list[Proce
         await world.clock.sleep(world.random.choice([1, 5, 20]))
         match world.random.randrange(6):
             case 0:
-                sim.stop_gateways(power=mode == "local_spool" and world.random.random() < 0.5)
-                await world.clock.sleep(world.random.choice([0, 0.5, 3]))
-                _start(sim, mode)
+                await restart_gateways(sim, mode)
             case 1:
-                world.random.choice(sim.gateways).process.pause(world.random.choice([0.3, 3, 40]))
+                pause_a_gateway(sim)
             case 2 | 3:
                 world.random.choice(beside).crash()
             case 4:
@@ -76,13 +79,7 @@ async def _end(sim: PathSimulation, mode: AcceptanceMode, agents: Sequence[Proce
     sim.become_calm()
     for each in beside:
         each.crash()
-    sim.stop_gateways(power=mode == "local_spool")
-    _start(sim, mode)
-    await world.until(*agents, at_most=ENDS_WITHIN)
-    await world.clock.sleep(600)  # also writes that are applied much later have been
-    if mode == "local_spool":
-        sim.stop_gateways(power=True)
-        await sim.drain()
+    await end_acceptance(sim, mode, agents)
     ends, beside = world.clock.monotonic() + LANDED_WITHIN, _run_beside(sim)
     while left := sim.unsettled():
         if world.clock.monotonic() > ends:
@@ -111,8 +108,8 @@ def whole_path(parts: PathParts = PathParts(), *, faults: Faults = ROUGH) -> Sce
         mode: AcceptanceMode = world.random.choice(["local_spool", "s3_manifest"])
         sim = PathSimulation(world, Parts(), faults, path_parts=parts)
         await sim.set_up(mode)
-        _start(sim, mode)
-        agents = _agents(sim)
+        start_gateways(sim, mode)
+        agents = start_agents(sim)
         if world.random.random() < 0.4:
             sim.bad.update(world.random.sample(sorted(set(sim.garbage.identities.values()), key=str), 1))
         beside = [*_run_beside(sim), world.process("gc"), world.process("operator")]

@@ -17,7 +17,7 @@ from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_retention import FrameUser
 from lakehead.maintain.garbage_settings import GarbageSettings
 from lakehead.run.config.pipeline_config import PipelineConfig
-from lakehead.run.gateway_wiring import GatewayWiring
+from lakehead.run.gateway_wiring import GatewayWiring, gateway_config
 from lakehead.run.gc_spools import http_spools
 from lakehead.run.open_inventory import open_report
 from lakehead.wire.batch_identity import BatchIdentity
@@ -38,11 +38,7 @@ class GcWiring:
     @cached_property
     def gateway(self) -> GatewayWiring:
         """The gateway whose store it is. Raises `Misconfigured` if there is none."""
-        if self.config.gateway is None:
-            raise Misconfigured(
-                "The configuration has no gateway, whose store would be collected: see docs/gateway.md."
-            )
-        return GatewayWiring(self.config.gateway, self.environment)
+        return GatewayWiring(gateway_config(self.config), self.environment)
 
     @property
     def settings(self) -> GarbageSettings:

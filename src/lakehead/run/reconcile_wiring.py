@@ -28,7 +28,7 @@ from lakehead.maintain.reconciler_records import ReconcilerRecords
 from lakehead.run.config.consume_config import ConsumeConfig, ManifestQueueConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.environment import store_settings
-from lakehead.run.gateway_wiring import GatewayWiring
+from lakehead.run.gateway_wiring import GatewayWiring, gateway_config
 from lakehead.run.open_inventory import open_report
 from lakehead.storage.probed_store import ProbedStore
 from lakehead.wire.acceptance_records import IdentityManifest
@@ -57,11 +57,7 @@ class ReconcileWiring:
     @cached_property
     def gateway(self) -> GatewayWiring:
         """The gateway whose store is reconciled. Raises `Misconfigured` if there is none."""
-        if self.config.gateway is None:
-            raise Misconfigured(
-                "The configuration has no gateway, whose store could be reconciled. See docs/gateway.md."
-            )
-        return GatewayWiring(self.config.gateway, self.environment, self.clock, self.ids, self.random)
+        return GatewayWiring(gateway_config(self.config), self.environment, self.clock, self.ids, self.random)
 
     @property
     def store(self) -> ProbedStore:
