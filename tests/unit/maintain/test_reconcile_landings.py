@@ -118,7 +118,8 @@ async def test_nothing_is_queued_if_the_queue_cannot_be_read_whole(tmp_path: Pat
         queued, lost = await authority.accept(1, 2)
         authority.clock.seconds += 120
         await queue.queue.queue.put([queued])
-        key = QUEUE if damaged == "manifest" else (await authority.store.keys("landing-queue/data"))[0]
+        [batch] = [key for key in await authority.store.keys("landing-queue/data") if key.endswith(".batch")]
+        key = QUEUE if damaged == "manifest" else batch
         await authority.store.put(key, b"damaged")
         report = ReconcileReport()
 
