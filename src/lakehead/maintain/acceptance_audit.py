@@ -15,7 +15,7 @@ from lakehead.accept.accepted_scan import ScannedIdentity, read_identities, scan
 from lakehead.accept.batch_kind import batch_kind
 from lakehead.accept.s3_object_versions import ObjectVersion, VersionsUnread
 from lakehead.clock import Clock
-from lakehead.maintain.acceptance_audit_blobs import AuditedFrames, BlobState
+from lakehead.maintain.acceptance_audit_blobs import BlobState, FrameCheck
 from lakehead.maintain.acceptance_audit_dangling import DanglingEntries
 from lakehead.maintain.acceptance_audit_indexes import IndexCheck
 from lakehead.maintain.acceptance_audit_landed import LandedCheck
@@ -101,7 +101,7 @@ class AcceptanceAudit:
 
     report: AuditReport = field(init=False)
     _indexes: IndexCheck = field(init=False)
-    _blobs: AuditedFrames = field(init=False)
+    _blobs: FrameCheck = field(init=False)
     _boots: BootSequences = field(init=False)
     _numbers: AcceptedNumbers = field(default_factory=AcceptedNumbers)
     _tables: frozenset[FrameKind] = frozenset()
@@ -117,7 +117,7 @@ class AcceptanceAudit:
             not_checked=list(parts.not_checked),
         )
         self._indexes = IndexCheck(self.store, settings.deep)
-        self._blobs = AuditedFrames(self.store, settings.deep)
+        self._blobs = FrameCheck(self.store, settings.deep)
         self._boots = BootSequences(self.report)
         self._tables = frozenset(parts.landed.landed.tables) if parts.landed else frozenset()
 

@@ -25,7 +25,7 @@ class BlobState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AuditedFrames:
+class FrameCheck:
     """Looks for frames, and with `deep` reads them. Every method may raise `Unavailable`."""
 
     store: Store
