@@ -4,7 +4,7 @@ import asyncio
 
 from bench.care_authority import Authority
 from bench.kept_results import KeptResults
-from lakehead.maintain.garbage_report import GarbageReport, Outcome
+from lakehead.maintain.garbage_report import GarbageReport, BlobOutcome
 
 ORPHANS = 0.01
 """The share of frames that were never accepted."""
@@ -25,7 +25,7 @@ async def requests(authority: Authority, results: KeptResults) -> None:
             if reconciler.audit is None:
                 raise RuntimeError("The cold scan is no audit.")
         found, without = await _collected(authority, source), await _collected(authority, source)
-        deleted, kept = found.count(Outcome.ORPHAN), found.count(Outcome.ACCEPTED)
+        deleted, kept = found.count(BlobOutcome.ORPHAN), found.count(BlobOutcome.ACCEPTED)
         if (deleted, kept, without.deleted) != (orphans, accepted, 0):
             raise RuntimeError(f"Of {orphans:,} orphans and {accepted:,} accepted frames, it decided {found.tallies}")
         each = (found.requests - without.requests) / deleted

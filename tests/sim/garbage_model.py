@@ -17,7 +17,7 @@ from lakehead.maintain.blob_references import BlobSource, FullScan, ListedBlobs,
 from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
-from lakehead.maintain.garbage_report import GarbageReport, Outcome
+from lakehead.maintain.garbage_report import BlobOutcome, GarbageReport
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.storage.memory_store import MemoryStore
@@ -133,7 +133,7 @@ class ModelLandings:
             raise Unavailable("the state does not answer")
         landed = self.sim.garbage.landed_ns
         return {
-            each.identity: KeepReason(Outcome.LANDED_LATELY if each.identity in landed else Outcome.NOT_LANDED)
+            each.identity: KeepReason(BlobOutcome.LANDED_LATELY if each.identity in landed else BlobOutcome.NOT_LANDED)
             for each in batches
             if landed.get(each.identity, done_before_ns + 1) > done_before_ns
         }

@@ -46,7 +46,8 @@ async def _leave_an_orphan(sim: GarbageSimulation, submitted: Submission) -> Non
             world.note(f"not even the blob: {error}")
 
 
-def _agents(sim: GarbageSimulation) -> list[Process]:
+def start_agents(sim: GarbageSimulation) -> list[Process]:
+    """Start agents, some of which send other records under the same identity."""
     world, agents = sim.world, list[Process]()
     for number in range(world.random.randint(1, 4)):
         identity = BatchIdentity("agent", "boot", number * 2, number * 2 + 1)
@@ -64,18 +65,17 @@ async def _disturb(sim: GarbageSimulation, mode: AcceptanceMode, collectors: Seq
         await world.clock.sleep(world.random.choice([1, 10, 30]))
         match world.random.randrange(4):
             case 0:
-                sim.stop_gateways(power=mode == "local_spool" and world.random.random() < 0.5)
-                await world.clock.sleep(world.random.choice([0, 0.5, 3]))
-                _start(sim, mode)
+                await restart_gateways(sim, mode)
             case 1:
-                world.random.choice(sim.gateways).process.pause(world.random.choice([0.3, 3, 40]))
+                pause_a_gateway(sim)
             case 2:
                 world.random.choice(collectors).crash()
             case _:
                 world.random.choice(collectors).pause(world.random.choice([1, 15, 60]))
 
 
-def _start(sim: GarbageSimulation, mode: AcceptanceMode) -> None:
+def start_gateways(sim: GarbageSimulation, mode: AcceptanceMode) -> None:
+    """Start one gateway with a spool, or one or two without."""
     for _ in range(1 if mode == "local_spool" else sim.world.random.randint(1, 2)):
         sim.start_gateway(mode)
 
@@ -87,12 +87,25 @@ async def _complete_voids(sim: GarbageSimulation, agents: Sequence[Process]) -> 
         await sim.collect_once(FullScan(), makes_audit=True)
 
 
-async def _end(sim: GarbageSimulation, mode: AcceptanceMode, agents: Sequence[Process]) -> None:
-    """When faults stop every agent has its answer, what was promised is there, and no garbage is left."""
+async def restart_gateways(sim: GarbageSimulation, mode: AcceptanceMode) -> None:
+    """Stop all gateways, sometimes by a loss of power, and start others after a while."""
     world = sim.world
-    sim.become_calm()
+    sim.stop_gateways(power=mode == "local_spool" and world.random.random() < 0.5)
+    await world.clock.sleep(world.random.choice([0, 0.5, 3]))
+    start_gateways(sim, mode)
+
+
+def pause_a_gateway(sim: GarbageSimulation) -> None:
+    """Let one of them stand still for a while."""
+    world = sim.world
+    world.random.choice(sim.gateways).process.pause(world.random.choice([0.3, 3, 40]))
+
+
+async def end_acceptance(sim: GarbageSimulation, mode: AcceptanceMode, agents: Sequence[Process]) -> None:
+    """Wait, with gateways that were started again, until agents have their answers and spools are empty."""
+    world = sim.world
     sim.stop_gateways(power=mode == "local_spool")
-    _start(sim, mode)
+    start_gateways(sim, mode)
     last = world.process("last gc")
     last.spawn(_complete_voids(sim, agents))
     await world.until(*agents, last, at_most=ENDS_WITHIN)
@@ -100,6 +113,13 @@ async def _end(sim: GarbageSimulation, mode: AcceptanceMode, agents: Sequence[Pr
     if mode == "local_spool":
         sim.stop_gateways(power=True)
         await sim.drain()
+
+
+async def _end(sim: GarbageSimulation, mode: AcceptanceMode, agents: Sequence[Process]) -> None:
+    """When faults stop every agent has its answer, what was promised is there, and no garbage is left."""
+    world = sim.world
+    sim.become_calm()
+    await end_acceptance(sim, mode, agents)
     sim.check_end(all_queued=False)
     for identity in sorted(sim.promised, key=str):
         sim.land(identity)
@@ -122,8 +142,8 @@ def collecting(parts: GarbageParts = GarbageParts(), *, faults: Faults = ROUGH) 
         mode: AcceptanceMode = world.random.choice(["local_spool", "s3_manifest"])
         sim = GarbageSimulation(world, Parts(), faults, garbage_parts=parts)
         await sim.set_up(mode)
-        _start(sim, mode)
-        agents = _agents(sim)
+        start_gateways(sim, mode)
+        agents = start_agents(sim)
         others = [world.process("gc 0"), world.process("gc 1"), world.process("reconciler"), world.process("landing")]
         for collector in others[:2]:
             collector.spawn(sim.collect_now_and_then(world.random.randint(1, 4)))

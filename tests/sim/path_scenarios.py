@@ -7,7 +7,7 @@ nobody has seen, and must be caught.
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from lakehead.maintain.reconcile_cold import ColdScanner
-from lakehead.maintain.reconcile_landings import Landing, LandingTable, MissingLandings
+from lakehead.maintain.reconcile_landings import LandingState, LandingTable, MissingLandings
 from lakehead.maintain.reconcile_report import ActionKind, ReconcileReport
 from lakehead.maintain.reconciler_records import ReconcilerRecords
 from lakehead.wire import acceptance_keys as keys
@@ -17,13 +17,18 @@ from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByTime
 from lakehead.wire.maintenance_records import ColdScan
 from tests.faults.store import Faults
-from tests.sim.garbage_scenarios import _agents, _start
+from tests.sim.garbage_scenarios import (
+    ROUGH,
+    end_acceptance,
+    pause_a_gateway,
+    restart_gateways,
+    start_agents,
+    start_gateways,
+)
 from tests.sim.path_model import DERIVED, PathParts, PathSimulation
 from tests.sim.spool_model import Parts
 from tests.support.simulation import Process, Scenario, World
 
-ROUGH = Faults.all(0.02)
-ENDS_WITHIN = 2_000.0
 LANDED_WITHIN = 600.0
 """How long after the last fault all that was accepted has landed, or was dropped."""
 
@@ -56,11 +61,9 @@ async def _disturb(sim: PathSimulation, mode: AcceptanceMode, beside: list[Proce
         await world.clock.sleep(world.random.choice([1, 5, 20]))
         match world.random.randrange(6):
             case 0:
-                sim.stop_gateways(power=mode == "local_spool" and world.random.random() < 0.5)
-                await world.clock.sleep(world.random.choice([0, 0.5, 3]))
-                _start(sim, mode)
+                await restart_gateways(sim, mode)
             case 1:
-                world.random.choice(sim.gateways).process.pause(world.random.choice([0.3, 3, 40]))
+                pause_a_gateway(sim)
             case 2 | 3:
                 world.random.choice(beside).crash()
             case 4:
@@ -75,16 +78,8 @@ async def _end(sim: PathSimulation, mode: AcceptanceMode, agents: Sequence[Proce
     world = sim.world
     sim.become_calm()
     for each in beside:
-        # Garbage collection ends what it has begun: a void that is in a spool and not in the store is answered by 503.
-        if each.name != "gc":
-            each.crash()
-    sim.stop_gateways(power=mode == "local_spool")
-    _start(sim, mode)
-    await world.until(*agents, at_most=ENDS_WITHIN)
-    await world.clock.sleep(600)  # also writes that are applied much later have been
-    if mode == "local_spool":
-        sim.stop_gateways(power=True)
-        await sim.drain()
+        each.crash()
+    await end_acceptance(sim, mode, agents)
     ends, beside = world.clock.monotonic() + LANDED_WITHIN, _run_beside(sim)
     while left := sim.unsettled():
         if world.clock.monotonic() > ends:
@@ -113,8 +108,8 @@ def whole_path(parts: PathParts = PathParts(), *, faults: Faults = ROUGH) -> Sce
         mode: AcceptanceMode = world.random.choice(["local_spool", "s3_manifest"])
         sim = PathSimulation(world, Parts(), faults, path_parts=parts)
         await sim.set_up(mode)
-        _start(sim, mode)
-        agents = _agents(sim)
+        start_gateways(sim, mode)
+        agents = start_agents(sim)
         if world.random.random() < 0.4:
             sim.bad.update(world.random.sample(sorted(set(sim.garbage.identities.values()), key=str), 1))
         beside = [*_run_beside(sim), world.process("gc"), world.process("operator")]
@@ -135,13 +130,13 @@ class QueuesWithoutLooking(MissingLandings):
 
     async def settle(
         self, manifests: Iterable[IdentityManifest], report: ReconcileReport
-    ) -> dict[BatchIdentity, Landing]:
+    ) -> dict[BatchIdentity, LandingState]:
         found = list(manifests)
         if found:
             await self.queue.put(found)
         for each in found:
             report.did(ActionKind.ENQUEUED, each.key)
-        return {each.identity: Landing.SETTLED for each in found}
+        return {each.identity: LandingState.SETTLED for each in found}
 
 
 class ForgetsDrops(MissingLandings):
@@ -149,7 +144,7 @@ class ForgetsDrops(MissingLandings):
 
     async def _given_up(
         self, table: LandingTable, identities: Sequence[BatchIdentity], report: ReconcileReport
-    ) -> dict[BatchIdentity, Landing | None]:
+    ) -> dict[BatchIdentity, LandingState | None]:
         del table, report
         return dict.fromkeys(identities)
 

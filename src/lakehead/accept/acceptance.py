@@ -188,7 +188,7 @@ class Acceptor:
             wire_version=submission.wire_version,
             frame_version=submission.frame_version,
             nonce=self.ids.uuid(),
-            kind=submission.kind.name.lower(),
+            kind=submission.kind.word,
             spooled_at_unix_ns=submission.spooled_at_unix_ns,
         )
 

@@ -74,7 +74,7 @@ class JournalWriter:
         """Put a request on disk with the next flush. Its outcome is told to it."""
         self._pending.append(pending)
         if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flush(), name=f"lakehead-flush-{self.kind.name.lower()}")
+            self._flushing = asyncio.create_task(self._flush(), name=f"lakehead-flush-{self.kind.word}")
 
     def adopt(self, left: LeftOver) -> None:
         """Make a frame of a journal that an earlier start has left, as soon as the disk lets it."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lakehead.accept.batch_kind import head_kind
 from lakehead.buffer.layout import object_key
 from lakehead.consume.counts import ConsumeCounts
 from lakehead.consume.decode.frames import AcceptedFrame
@@ -24,7 +25,6 @@ from lakehead.wire.batch import BatchLimits, KeyValueEntry
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.compact import decode_batch
 from lakehead.wire.errors import NewerFormat, Unreadable
-from lakehead.wire.frame import peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
 from lakehead.wire.landing_entries import LandingEntry
 from lakehead.wire.record_schemas import FrameKind
@@ -38,7 +38,6 @@ SECONDS = 30.0
 """How long fetching one of them may take."""
 
 _LIMITS = BatchLimits()
-_KINDS = {kind.name.lower(): kind for kind in FrameKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +115,7 @@ class AcceptedLookup:
         """What the frame's own header says. If there is none to read, whoever reads the frame says what is wrong."""
         async with limit:
             head = await self._get(keys.raw_blob(entry.sha256), end=MAX_HEAD_BYTES)
-        try:
-            return None if head is None else peek_frame(head).kind
-        except NewerFormat:
-            raise
-        except Unreadable:
-            return None
+        return head_kind(head)
 
     async def _get(self, key: str, *, end: int) -> bytes | None:
         if self._silent is not None:
@@ -205,6 +199,7 @@ def _entry(entry: KeyValueEntry) -> AcceptedEntry:
     if identity is None:
         raise Unreadable(f"Its entry {key[:200]!r} is not the key of an accepted batch.")
     value = LandingEntry.decode(entry.value, key)
-    if value.kind and value.kind not in _KINDS:
+    kind = FrameKind.named(value.kind)
+    if value.kind and kind is None:
         raise NewerFormat(f"{key} has records of the kind {value.kind[:40]!r}, which is not known. Update Lakehead.")
-    return AcceptedEntry(key, identity, _KINDS.get(value.kind), value.frame_sha256, value.frame_bytes)
+    return AcceptedEntry(key, identity, kind, value.frame_sha256, value.frame_bytes)

@@ -230,7 +230,7 @@ class OverlapCheck:
             raise
         except Unreadable as error:
             return [_Compared(identity, None, shared, shared, str(error))]
-        if manifest is None or manifest.kind not in ("", frame.kind.name.lower()):
+        if manifest is None or manifest.kind not in ("", frame.kind.word):
             return []
         try:
             other = await self._frame(manifest.frame_sha256, identity)

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from lakehead.accept.accepted_scan import ScannedIdentity, read_identities, scan_identities
+from lakehead.accept.batch_kind import batch_kind
 from lakehead.accept.s3_object_versions import ObjectVersion, VersionsUnread
 from lakehead.clock import Clock
-from lakehead.maintain.acceptance_audit_blobs import BlobCheck, BlobState
+from lakehead.maintain.acceptance_audit_blobs import BlobState, FrameCheck
 from lakehead.maintain.acceptance_audit_dangling import DanglingEntries
 from lakehead.maintain.acceptance_audit_indexes import IndexCheck
 from lakehead.maintain.acceptance_audit_landed import LandedCheck
@@ -100,7 +101,7 @@ class AcceptanceAudit:
 
     report: AuditReport = field(init=False)
     _indexes: IndexCheck = field(init=False)
-    _blobs: BlobCheck = field(init=False)
+    _blobs: FrameCheck = field(init=False)
     _boots: BootSequences = field(init=False)
     _numbers: AcceptedNumbers = field(default_factory=AcceptedNumbers)
     _tables: frozenset[FrameKind] = frozenset()
@@ -116,7 +117,7 @@ class AcceptanceAudit:
             not_checked=list(parts.not_checked),
         )
         self._indexes = IndexCheck(self.store, settings.deep)
-        self._blobs = BlobCheck(self.store, settings.deep)
+        self._blobs = FrameCheck(self.store, settings.deep)
         self._boots = BootSequences(self.report)
         self._tables = frozenset(parts.landed.landed.tables) if parts.landed else frozenset()
 
@@ -188,7 +189,7 @@ class AcceptanceAudit:
             self.report.pending += 1
         if blob is not BlobState.RETIRED:
             self._tell(await self._indexes.is_blob_by_time(manifest), FindingKind.BLOB_NOT_BY_TIME, manifest.key)
-        return (await self._blobs.kind(manifest) if self.parts.landed is not None else None), is_old
+        return (await batch_kind(manifest, self.store) if self.parts.landed is not None else None), is_old
 
     def _tell(self, answer: bool | None, kind: FindingKind, key: str) -> None:  # noqa: FBT001 - what was found
         if answer is None:
@@ -209,7 +210,7 @@ class AcceptanceAudit:
             if kind is None:
                 continue  # its frame is missing or damaged, which is told
             if kind not in self._tables:
-                self._not_checked(f"Whether {kind.name.lower()} have landed: no pipeline lands them.")
+                self._not_checked(f"Whether {kind.word} have landed: no pipeline lands them.")
             elif is_old:
                 old.setdefault(kind, []).append(manifest)
         for kind, theirs in old.items():
@@ -289,7 +290,7 @@ class AcceptanceAudit:
             try:
                 rows = await asyncio.to_thread(read, kind, progress=went_on)
             except RowsUnread as error:
-                self.report.add(FindingKind.UNREADABLE, f"the table of {kind.name.lower()}", str(error))
+                self.report.add(FindingKind.UNREADABLE, f"the table of {kind.word}", str(error))
                 continue
             if self.settings.agents:
                 rows = rows.only(self.settings.agents)
@@ -304,12 +305,12 @@ class AcceptanceAudit:
         async for identities in scan_identities(self.store, folder=folder, start_after=start_after, page=PAGE):
             near = [each for each in identities if each.seq_start < spans[-1][1] and each.seq_end >= spans[0][0]]
             for each in await read_identities(near, self.store):
-                if isinstance(each.record, IdentityManifest) and each.record.kind in ("", kind.name.lower()):
+                if isinstance(each.record, IdentityManifest) and each.record.kind in ("", kind.word):
                     left = without(left, [(each.identity.seq_start, each.identity.seq_end + 1)])
             if not left or identities[-1].seq_start >= spans[-1][1]:
                 break
         if left:
-            self.report.add(FindingKind.ROWS_UNKNOWN, numbers_of(*boot, left), f"in the table of {kind.name.lower()}")
+            self.report.add(FindingKind.ROWS_UNKNOWN, numbers_of(*boot, left), f"in the table of {kind.word}")
 
 
 async def _each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:

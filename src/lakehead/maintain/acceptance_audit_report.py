@@ -98,7 +98,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One of them."""
 
     kind: FindingKind
@@ -144,13 +144,13 @@ class AuditReport:
     """What was not compared, and why."""
 
     counts: Counter[FindingKind] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
 
     def add(self, kind: FindingKind, what: str, detail: str = "") -> None:
         """Count a finding, and keep it if few of its kind are kept."""
         self.counts[kind] += 1
         if self.counts[kind] <= MOST_FINDINGS:
-            self.findings.append(Finding(kind, what, detail))
+            self.findings.append(AuditFinding(kind, what, detail))
 
     def saw_accepted(self, at_unix_ns: int, frame_bytes: int) -> None:
         """Count an accepted batch."""

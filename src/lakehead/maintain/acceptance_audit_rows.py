@@ -87,13 +87,13 @@ def compare_rows(kind: FrameKind, rows: TableRows, accepted: AcceptedNumbers, re
     report.rows += rows.rows
     for boot, required in accepted.boots(kind):
         if missing := without(required, rows.boots.get(boot, ())):
-            report.add(FindingKind.ROWS_MISSING, numbers_of(*boot, missing), f"in the table of {kind.name.lower()}")
+            report.add(FindingKind.ROWS_MISSING, numbers_of(*boot, missing), f"in the table of {kind.word}")
     for boot, doubled in rows.doubled.items():
-        report.add(FindingKind.ROWS_DOUBLED, numbers_of(*boot, doubled), f"in the table of {kind.name.lower()}")
+        report.add(FindingKind.ROWS_DOUBLED, numbers_of(*boot, doubled), f"in the table of {kind.word}")
     if rows.without_identity:
         report.add(
             FindingKind.ROWS_UNKNOWN,
-            f"{rows.without_identity:,} rows in the table of {kind.name.lower()}",
+            f"{rows.without_identity:,} rows in the table of {kind.word}",
             f"{', '.join(COLUMNS)} are not set",
         )
     unknown = {boot: without(spans, accepted.allowed_of(kind, boot)) for boot, spans in rows.boots.items()}

@@ -23,7 +23,7 @@ from lakehead.maintain.blob_references import BlobSource, FoundBlob
 from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_audit import audit_frames
 from lakehead.maintain.garbage_orphans import GarbageSpools, Orphans
-from lakehead.maintain.garbage_report import BlobDecision, GarbageReport, Outcome
+from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome, GarbageReport
 from lakehead.maintain.garbage_retention import FrameUser, Retention
 from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.wire import acceptance_keys as keys
@@ -111,9 +111,9 @@ class GarbageCollection:
     async def _end(self, begun: AuditEntry, options: RunOptions, report: GarbageReport) -> None:
         counts = GarbageCounts(
             seen=report.seen,
-            orphans=report.count(Outcome.ORPHAN),
-            retired=report.count(Outcome.RETIRED),
-            failed=report.count(Outcome.UNAVAILABLE),
+            orphans=report.count(BlobOutcome.ORPHAN),
+            retired=report.count(BlobOutcome.RETIRED),
+            failed=report.count(BlobOutcome.UNAVAILABLE),
         )
         await self._trail.append(
             "collected_garbage", by=options.by, subject=RAW_BLOBS, because_of=begun.key, after=counts
@@ -194,18 +194,18 @@ class _Run:
         self.report.seen += 1
         retention = self.gc.settings.retention
         if blob.sha256 is None:
-            self._add(BlobDecision(blob.key, blob.size, Outcome.NO_BLOB))
+            self._add(BlobDecision(blob.key, blob.size, BlobOutcome.NO_BLOB))
         elif blob.accepted is not None:
             if retention is None or not (self._is_past(blob, retention) or self._came_again(blob)):
-                self._add(BlobDecision(blob.key, blob.size, Outcome.ACCEPTED))
+                self._add(BlobDecision(blob.key, blob.size, BlobOutcome.ACCEPTED))
             else:
                 self._retiring.append(blob)
         elif blob.is_quarantined:
-            self._add(BlobDecision(blob.key, blob.size, Outcome.QUARANTINED))
+            self._add(BlobDecision(blob.key, blob.size, BlobOutcome.QUARANTINED))
         elif self._age_ns(blob) < self._horizon_ns:
-            self._add(BlobDecision(blob.key, blob.size, Outcome.YOUNG))
+            self._add(BlobDecision(blob.key, blob.size, BlobOutcome.YOUNG))
         elif not self._is_audited(blob) and not self.options.makes_audit:
-            self._add(BlobDecision(blob.key, blob.size, Outcome.NOT_AUDITED))
+            self._add(BlobDecision(blob.key, blob.size, BlobOutcome.NOT_AUDITED))
         elif blob.sha256 not in self._decided:
             self._decided.add(blob.sha256)
             self._orphans.append(blob)
@@ -234,11 +234,11 @@ class _Run:
         kept: set[str] = set()
         for each in blobs:
             if found.problem:
-                decision = BlobDecision(each.key, each.size, Outcome.NOT_AUDITED, found.problem)
+                decision = BlobDecision(each.key, each.size, BlobOutcome.NOT_AUDITED, found.problem)
             elif each.sha256 in found.quarantined:
-                decision = BlobDecision(each.key, each.size, Outcome.QUARANTINED)
+                decision = BlobDecision(each.key, each.size, BlobOutcome.QUARANTINED)
             elif each.accepted is None and each.sha256 in found.accepted:
-                decision = BlobDecision(each.key, each.size, Outcome.REFERENCE_MISSING)
+                decision = BlobDecision(each.key, each.size, BlobOutcome.REFERENCE_MISSING)
             else:
                 continue
             self._add(decision)
@@ -284,7 +284,7 @@ class _Run:
                 rest.append(each)
         if audited_through_ns is None:
             for each in rest:
-                self._add(BlobDecision(each.key, each.size, Outcome.NOT_AUDITED))
+                self._add(BlobDecision(each.key, each.size, BlobOutcome.NOT_AUDITED))
             return
         # What was put in quarantine before it landed has its reverse reference since the audit.
         through = min(self.report.store_now_ns, audited_through_ns)

@@ -13,7 +13,7 @@ from lakehead.lake.landed_units import settled_landings
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.state_progress import state_landings
 from lakehead.maintain.blob_pages import closing
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.landed_batches import LandedBatches, StateRanges
 from lakehead.state.schema import EPOCH
@@ -49,7 +49,7 @@ class LandedFrames:
             identities = [each.identity for each in batches if each.kind is kind]
             tables = of_kind.get(kind, ())
             if not tables:
-                kept |= dict.fromkeys(identities, KeepReason(Outcome.NO_TABLE, f"{kind.name.lower()}"))
+                kept |= dict.fromkeys(identities, KeepReason(BlobOutcome.NO_TABLE, kind.word))
             for table in tables:
                 kept |= await self._still_needed(kind, table, identities, done_before_ns)
         return kept
@@ -58,17 +58,17 @@ class LandedFrames:
         self, kind: FrameKind, table: str, identities: Sequence[BatchIdentity], done_before_ns: int
     ) -> Mapping[BatchIdentity, KeepReason]:
         missing = await LandedBatches(StateRanges(self.state), {kind: table}).missing(kind, identities)
-        kept = {each: KeepReason(Outcome.NOT_LANDED, str(each)) for each in missing}
+        kept = {each: KeepReason(BlobOutcome.NOT_LANDED, str(each)) for each in missing}
         units = {self.unit_of(each): each for each in identities if each not in missing}
         try:
             landed = await self._landed_ns(table, units) if units else {}
         except Unreadable as error:
-            return kept | dict.fromkeys(units.values(), KeepReason(Outcome.LANDING_UNKNOWN, str(error)))
+            return kept | dict.fromkeys(units.values(), KeepReason(BlobOutcome.LANDING_UNKNOWN, str(error)))
         for unit, identity in units.items():
             if unit not in landed:
-                kept[identity] = KeepReason(Outcome.LANDING_UNKNOWN, str(identity))
+                kept[identity] = KeepReason(BlobOutcome.LANDING_UNKNOWN, str(identity))
             elif landed[unit] > done_before_ns:
-                kept[identity] = KeepReason(Outcome.LANDED_LATELY, str(identity))
+                kept[identity] = KeepReason(BlobOutcome.LANDED_LATELY, str(identity))
         return kept
 
     async def _landed_ns(self, table: str, units: Collection[str]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lakehead.maintain.garbage_report import GarbageReport, Outcome, Tally
+from lakehead.maintain.garbage_report import BlobOutcome, BlobTally, GarbageReport
 
 PREFIX = "lakehead_gc_"
 
@@ -20,7 +20,7 @@ class GarbageTotals:
     """Those that could not look at everything, or could not settle something."""
 
     requests: int = 0
-    deleted: dict[Outcome, Tally] = field(default_factory=dict)
+    deleted: dict[BlobOutcome, BlobTally] = field(default_factory=dict)
     last: GarbageReport | None = None
     """Of the last run that was not a failure from its beginning."""
 
@@ -34,7 +34,7 @@ class GarbageTotals:
         self.requests += report.requests
         for outcome, tally in report.tallies.items():
             if outcome.is_deleted:
-                total = self.deleted.setdefault(outcome, Tally())
+                total = self.deleted.setdefault(outcome, BlobTally())
                 total.count += tally.count
                 total.bytes += tally.bytes
 
@@ -55,9 +55,9 @@ class GarbageMetrics(Collector):
         yield CounterMetricFamily(PREFIX + "requests", "Requests to the store.", value=totals.requests)
         blobs = CounterMetricFamily(PREFIX + "deleted_blobs", "Raw blobs deleted.", labels=["reason"])
         size = CounterMetricFamily(PREFIX + "deleted_bytes", "Bytes of raw blobs deleted.", labels=["reason"])
-        for outcome in Outcome:
+        for outcome in BlobOutcome:
             if outcome.is_deleted:
-                tally = totals.deleted.get(outcome, Tally())
+                tally = totals.deleted.get(outcome, BlobTally())
                 blobs.add_metric([outcome.value], tally.count)
                 size.add_metric([outcome.value], tally.bytes)
         yield blobs

@@ -15,7 +15,7 @@ from lakehead.accept.voiding import OpenSpools, Voiding
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import FoundBlob
-from lakehead.maintain.garbage_report import BlobDecision, Outcome
+from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome
 from lakehead.storage.port import Store
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
 from lakehead.wire.authority_records import OpenSpool
@@ -74,16 +74,16 @@ class Orphans:
             if not self.is_dry_run:
                 await delete_blob(self.store, frame_sha256)
         except IdentityInSpool as error:
-            return _decided(blob, Outcome.IN_SPOOL, str(error))
+            return _decided(blob, BlobOutcome.IN_SPOOL, str(error))
         except (Unavailable, OutcomeUnknown) as error:
-            return _decided(blob, Outcome.UNAVAILABLE, str(error))
-        return _decided(blob, Outcome.ORPHAN, str(identity))
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
+        return _decided(blob, BlobOutcome.ORPHAN, str(identity))
 
     async def _identity(self, blob: FoundBlob, frame_sha256: str) -> BatchIdentity | BlobDecision:
         """Return the identity that the blob names, if its bytes are those of its key; else why it is kept."""
         first = await self.store.get(blob.key, end=CHUNK)
         if first is None:
-            return _decided(blob, Outcome.GONE)
+            return _decided(blob, BlobOutcome.GONE)
         digest, read = sha256(first.body), len(first.body)
         while read < first.meta.size:
             more = await self.store.get(blob.key, start=read, end=read + CHUNK)
@@ -92,13 +92,13 @@ class Orphans:
             digest.update(more.body)
             read += len(more.body)
         if digest.hexdigest() != frame_sha256:
-            return _decided(blob, Outcome.CORRUPT, f"its hash is {digest.hexdigest()}")
+            return _decided(blob, BlobOutcome.CORRUPT, f"its hash is {digest.hexdigest()}")
         try:
             return peek_frame(first.body).identity
         except NewerFormat as error:
-            return _decided(blob, Outcome.NEWER_FORMAT, str(error))
+            return _decided(blob, BlobOutcome.NEWER_FORMAT, str(error))
         except Unreadable as error:
-            return _decided(blob, Outcome.UNDECODABLE, str(error))
+            return _decided(blob, BlobOutcome.UNDECODABLE, str(error))
 
     async def _void(self, identity: BatchIdentity, frame_sha256: str) -> IdentityManifest | IdentityVoid:
         return await self.voiding.void(
@@ -123,11 +123,11 @@ class Orphans:
 
     async def _keep(self, blob: FoundBlob, frame_sha256: str, accepted: IdentityManifest) -> BlobDecision:
         if accepted.frame_sha256 == frame_sha256:
-            return _decided(blob, Outcome.REFERENCE_MISSING, accepted.key)
+            return _decided(blob, BlobOutcome.REFERENCE_MISSING, accepted.key)
         if not self.is_dry_run:
             await self.conflicts.quarantine(accepted, frame_sha256)
-        return _decided(blob, Outcome.CONFLICT, accepted.key)
+        return _decided(blob, BlobOutcome.CONFLICT, accepted.key)
 
 
-def _decided(blob: FoundBlob, outcome: Outcome, note: str = "") -> BlobDecision:
+def _decided(blob: FoundBlob, outcome: BlobOutcome, note: str = "") -> BlobDecision:
     return BlobDecision(blob.key, blob.size, outcome, note)

@@ -7,7 +7,7 @@ from enum import StrEnum
 MOST_EXAMPLES = 10
 
 
-class Outcome(StrEnum):
+class BlobOutcome(StrEnum):
     """What becomes of a raw blob."""
 
     ORPHAN = "orphan"
@@ -35,13 +35,12 @@ class Outcome(StrEnum):
     LANDING_UNKNOWN = "landing_unknown"
     DISCARDED = "discarded"
     REPAIR_OPEN = "repair_open"
-    STILL_NEEDED = "still_needed"
     GONE = "gone"
 
     @property
     def is_deleted(self) -> bool:
         """Whether the blob is deleted."""
-        return self in (Outcome.ORPHAN, Outcome.RETIRED)
+        return self in (BlobOutcome.ORPHAN, BlobOutcome.RETIRED)
 
     @property
     def needs_attention(self) -> bool:
@@ -51,46 +50,45 @@ class Outcome(StrEnum):
 
 _TOLD = frozenset(
     {
-        Outcome.CONFLICT,
-        Outcome.CORRUPT,
-        Outcome.NEWER_FORMAT,
-        Outcome.NO_BLOB,
-        Outcome.REFERENCE_MISSING,
-        Outcome.REFERENCE_WRONG,
-        Outcome.REPAIR_OPEN,
-        Outcome.UNAVAILABLE,
-        Outcome.UNDECODABLE,
+        BlobOutcome.CONFLICT,
+        BlobOutcome.CORRUPT,
+        BlobOutcome.NEWER_FORMAT,
+        BlobOutcome.NO_BLOB,
+        BlobOutcome.REFERENCE_MISSING,
+        BlobOutcome.REFERENCE_WRONG,
+        BlobOutcome.REPAIR_OPEN,
+        BlobOutcome.UNAVAILABLE,
+        BlobOutcome.UNDECODABLE,
     }
 )
 
-MEANINGS: Mapping[Outcome, str] = {
-    Outcome.ORPHAN: "never accepted, and its identity is void",
-    Outcome.RETIRED: "its batch has landed, and is retired",
-    Outcome.ACCEPTED: "its batch is accepted",
-    Outcome.QUARANTINED: "a quarantine manifest names it",
-    Outcome.YOUNG: "younger than the retry horizon",
-    Outcome.NOT_AUDITED: "no audit has begun since its retry horizon: run the reconciler, or use --audit",
-    Outcome.IN_SPOOL: "a gateway's spool has its batch",
-    Outcome.REFERENCE_MISSING: "its batch is accepted, and the reverse reference is missing: run the reconciler",
-    Outcome.CONFLICT: "another frame is accepted under its identity: it is in quarantine now",
-    Outcome.UNDECODABLE: "its bytes are no frame: look at it",
-    Outcome.NEWER_FORMAT: "a newer Lakehead wrote it: update this one",
-    Outcome.CORRUPT: "its bytes do not have the hash of its key: look at it",
-    Outcome.NO_BLOB: "no frame has such a key: look at it",
-    Outcome.UNAVAILABLE: "store or spool did not answer: run it again",
-    Outcome.REFERENCE_WRONG: "a reverse reference names a manifest that is not there, or of another frame: look at it",
-    Outcome.NO_TABLE: "past its retention, and no pipeline lands its kind",
-    Outcome.NOT_LANDED: "past its retention, and not landed",
-    Outcome.LANDED_LATELY: "past its retention, and landed within the rollback horizon, or after the last audit",
-    Outcome.LANDING_UNKNOWN: "past its retention, and when it landed is not known",
-    Outcome.DISCARDED: "past its retention, and an operator decided that it shall not land",
-    Outcome.REPAIR_OPEN: "past its retention, and a repair of it is open",
-    Outcome.STILL_NEEDED: "past its retention, and something else is not done with it",
-    Outcome.GONE: "gone, by another run",
+MEANINGS: Mapping[BlobOutcome, str] = {
+    BlobOutcome.ORPHAN: "never accepted, and its identity is void",
+    BlobOutcome.RETIRED: "its batch has landed, and is retired",
+    BlobOutcome.ACCEPTED: "its batch is accepted",
+    BlobOutcome.QUARANTINED: "a quarantine manifest names it",
+    BlobOutcome.YOUNG: "younger than the retry horizon",
+    BlobOutcome.NOT_AUDITED: "no audit has begun since its retry horizon: run the reconciler, or use --audit",
+    BlobOutcome.IN_SPOOL: "a gateway's spool has its batch",
+    BlobOutcome.REFERENCE_MISSING: "its batch is accepted, and the reverse reference is missing: run the reconciler",
+    BlobOutcome.CONFLICT: "another frame is accepted under its identity: it is in quarantine now",
+    BlobOutcome.UNDECODABLE: "its bytes are no frame: look at it",
+    BlobOutcome.NEWER_FORMAT: "a newer Lakehead wrote it: update this one",
+    BlobOutcome.CORRUPT: "its bytes do not have the hash of its key: look at it",
+    BlobOutcome.NO_BLOB: "no frame has such a key: look at it",
+    BlobOutcome.UNAVAILABLE: "store or spool did not answer: run it again",
+    BlobOutcome.REFERENCE_WRONG: "a reverse reference names a manifest that is missing or of another frame: look at it",
+    BlobOutcome.NO_TABLE: "past its retention, and no pipeline lands its kind",
+    BlobOutcome.NOT_LANDED: "past its retention, and not landed",
+    BlobOutcome.LANDED_LATELY: "past its retention, and landed within the rollback horizon, or after the last audit",
+    BlobOutcome.LANDING_UNKNOWN: "past its retention, and when it landed is not known",
+    BlobOutcome.DISCARDED: "past its retention, and an operator decided that it shall not land",
+    BlobOutcome.REPAIR_OPEN: "past its retention, and a repair of it is open",
+    BlobOutcome.GONE: "gone, by another run",
 }
 """What people read of each."""
 
-FAILURES = frozenset({Outcome.UNAVAILABLE})
+FAILURES = frozenset({BlobOutcome.UNAVAILABLE})
 """What another run may settle: the command ends with 1."""
 
 
@@ -100,13 +98,13 @@ class BlobDecision:
 
     key: str
     size: int
-    outcome: Outcome
+    outcome: BlobOutcome
     note: str = ""
     """More, for people: the identity, or what went wrong."""
 
 
 @dataclass(slots=True)
-class Tally:
+class BlobTally:
     """How many blobs had one outcome."""
 
     count: int = 0
@@ -145,20 +143,20 @@ class GarbageReport:
     is_complete: bool = True
     """Whether everything was looked at; it was stopped otherwise."""
 
-    tallies: dict[Outcome, Tally] = field(default_factory=dict)
+    tallies: dict[BlobOutcome, BlobTally] = field(default_factory=dict)
 
     def add(self, decision: BlobDecision) -> None:
         """Count one decision."""
-        self.tallies.setdefault(decision.outcome, Tally()).add(decision)
+        self.tallies.setdefault(decision.outcome, BlobTally()).add(decision)
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: BlobOutcome) -> int:
         """How many blobs had an outcome."""
         return self.tallies[outcome].count if outcome in self.tallies else 0
 
     @property
     def deleted(self) -> int:
         """How many blobs were deleted, or would be in a dry run."""
-        return sum(self.count(each) for each in Outcome if each.is_deleted)
+        return sum(self.count(each) for each in BlobOutcome if each.is_deleted)
 
     @property
     def requests_per_blob(self) -> float:

@@ -10,32 +10,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lakehead.accept.accepted_scan import read_identity
+from lakehead.accept.batch_kind import batch_kind
 from lakehead.accept.record_file import read_record
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import FoundBlob
-from lakehead.maintain.garbage_report import BlobDecision, Outcome
+from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import Unreadable
-from lakehead.wire.frame import peek_frame
-from lakehead.wire.frame_header import MAX_HEAD_BYTES
 from lakehead.wire.maintenance_records import BatchRepair, RetiredBatch
 from lakehead.wire.record_schemas import FrameKind
 
 AT_ONCE = 16
 """Batches that are retired concurrently."""
 
-_KINDS = {kind.name.lower(): kind for kind in FrameKind}
-
 
 @dataclass(frozen=True, slots=True)
 class KeepReason:
     """Why the frame of a batch must be kept."""
 
-    outcome: Outcome
+    outcome: BlobOutcome
     note: str = ""
 
 
@@ -87,9 +84,9 @@ class Retention:
         try:
             retired = await read_record(RetiredBatch, keys.retired(blob.accepted.identity), self.store)
         except (Unreadable, Unavailable) as error:
-            return _decided(blob, Outcome.UNAVAILABLE, str(error))
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
         is_retired = retired is not None and retired.frame_sha256 == blob.sha256
-        return None if is_retired else _decided(blob, Outcome.ACCEPTED)
+        return None if is_retired else _decided(blob, BlobOutcome.ACCEPTED)
 
     async def retire(self, blobs: Sequence[FoundBlob], *, done_before_ns: int) -> Sequence[BlobDecision]:
         """Retire batches by their blobs, which are referenced, and delete the blobs; in their order.
@@ -111,9 +108,9 @@ class Retention:
             for user in self.users:
                 needed = {**await user.still_needed(batches, done_before_ns=done_before_ns), **needed}
         except Unavailable as error:
-            needed = {each.identity: KeepReason(Outcome.UNAVAILABLE, str(error)) for each in batches}
+            needed = {each.identity: KeepReason(BlobOutcome.UNAVAILABLE, str(error)) for each in batches}
         if not self.users:
-            needed = {each.identity: KeepReason(Outcome.NO_TABLE) for each in batches}
+            needed = {each.identity: KeepReason(BlobOutcome.NO_TABLE) for each in batches}
 
         async def decide(blob: FoundBlob, found: RetiringBatch | BlobDecision) -> BlobDecision:
             if isinstance(found, BlobDecision):
@@ -129,35 +126,27 @@ class Retention:
         """Return the batch that a blob belongs to, or why it is kept."""
         assert blob.accepted is not None, "only referenced blobs are retired"  # noqa: S101 - for the type checker
         if blob.is_quarantined:
-            return _decided(blob, Outcome.QUARANTINED)
+            return _decided(blob, BlobOutcome.QUARANTINED)
         identity = blob.accepted.identity
         try:
             found = await read_identity(identity, self.store)
             if not isinstance(found.record, IdentityManifest) or found.record.frame_sha256 != blob.sha256:
-                return _decided(blob, Outcome.REFERENCE_WRONG, found.problem or keys.accepted(identity))
+                return _decided(blob, BlobOutcome.REFERENCE_WRONG, found.problem or keys.accepted(identity))
             # The frame of an accepted batch can only be in quarantine there. References may be lost after an audit.
             if await self.store.head(keys.overlap(identity, found.record.frame_sha256)) is not None:
-                return _decided(blob, Outcome.QUARANTINED)
-            kind = _KINDS.get(found.record.kind) or await self._kind(blob)
+                return _decided(blob, BlobOutcome.QUARANTINED)
+            kind = await batch_kind(found.record, self.store)
             repair = await read_record(BatchRepair, keys.repair(identity), self.store)
             if repair is not None and repair.state == "open":
-                return _decided(blob, Outcome.REPAIR_OPEN, repair.key)
+                return _decided(blob, BlobOutcome.REPAIR_OPEN, repair.key)
             for table in self.discarding_tables:
                 if await self.store.head(key := keys.discarded(table, identity)) is not None:
-                    return _decided(blob, Outcome.DISCARDED, key)
+                    return _decided(blob, BlobOutcome.DISCARDED, key)
         except Unreadable as error:
-            return _decided(blob, Outcome.REPAIR_OPEN, str(error))
+            return _decided(blob, BlobOutcome.REPAIR_OPEN, str(error))
         except Unavailable as error:
-            return _decided(blob, Outcome.UNAVAILABLE, str(error))
-        return _decided(blob, Outcome.NO_TABLE) if kind is None else RetiringBatch(identity, kind)
-
-    async def _kind(self, blob: FoundBlob) -> FrameKind | None:
-        """What the frame's own header says; None if it cannot be told."""
-        head = await self.store.get(blob.key, end=MAX_HEAD_BYTES)
-        try:
-            return None if head is None else peek_frame(head.body).kind
-        except Unreadable:
-            return None
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
+        return _decided(blob, BlobOutcome.NO_TABLE) if kind is None else RetiringBatch(identity, kind)
 
     async def _retire(self, blob: FoundBlob, identity: BatchIdentity) -> BlobDecision:
         sha256 = blob.sha256 or ""
@@ -168,11 +157,11 @@ class Retention:
             # Only what was read is believed: somebody else's record is as good, if it is of the same frame.
             found = await read_record(RetiredBatch, record.key, self.store)
         except (Unreadable, Unavailable, OutcomeUnknown) as error:
-            return _decided(blob, Outcome.UNAVAILABLE, str(error))
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
         if found is None and not self.is_dry_run:
-            return _decided(blob, Outcome.UNAVAILABLE, f"{record.key} was created, and is gone.")
+            return _decided(blob, BlobOutcome.UNAVAILABLE, f"{record.key} was created, and is gone.")
         if found is not None and found.frame_sha256 != sha256:
-            return _decided(blob, Outcome.REFERENCE_WRONG, f"{record.key} is of another frame.")
+            return _decided(blob, BlobOutcome.REFERENCE_WRONG, f"{record.key} is of another frame.")
         return await self._delete(blob, sha256, identity)
 
     async def _delete(self, blob: FoundBlob, frame_sha256: str, identity: BatchIdentity) -> BlobDecision:
@@ -180,9 +169,9 @@ class Retention:
             if not self.is_dry_run:
                 await delete_blob(self.store, frame_sha256)
         except (Unavailable, OutcomeUnknown) as error:
-            return _decided(blob, Outcome.UNAVAILABLE, str(error))
-        return _decided(blob, Outcome.RETIRED, str(identity))
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
+        return _decided(blob, BlobOutcome.RETIRED, str(identity))
 
 
-def _decided(blob: FoundBlob, outcome: Outcome, note: str = "") -> BlobDecision:
+def _decided(blob: FoundBlob, outcome: BlobOutcome, note: str = "") -> BlobDecision:
     return BlobDecision(blob.key, blob.size, outcome, note)

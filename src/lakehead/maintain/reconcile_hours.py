@@ -12,7 +12,7 @@ from functools import partial
 from lakehead.accept.record_file import read_record
 from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_batch import BatchReconciler, LookedAt, Standing, each_retried, reconcile_all
-from lakehead.maintain.reconcile_landings import Landing, MissingLandings
+from lakehead.maintain.reconcile_landings import LandingState, MissingLandings
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
 from lakehead.maintain.reconcile_settings import FAST_CLOCKS_SECONDS, ReconcileSettings
 from lakehead.wire import acceptance_keys as keys
@@ -126,7 +126,7 @@ class SteadyScan:
             looked = await self.landings.settle([each.manifest for _, each in some], report)
             for identity, each in some:
                 self._note(each.manifest, looked[identity], each.hour)
-                if looked[identity] in (Landing.YOUNG, Landing.UNKNOWN):
+                if looked[identity] in (LandingState.YOUNG, LandingState.UNKNOWN):
                     open_hours.add(each.hour)
         return open_hours
 
@@ -212,12 +212,14 @@ class SteadyScan:
             return is_complete
         for identity, landing in (await self.landings.settle(sound.values(), report)).items():
             self._note(sound[identity], landing, hour, entries.get(identity, ()))
-            is_complete &= landing not in (Landing.YOUNG, Landing.UNKNOWN)
+            is_complete &= landing not in (LandingState.YOUNG, LandingState.UNKNOWN)
         return is_complete
 
-    def _note(self, manifest: IdentityManifest, landing: Landing, hour: UtcHour, names: Sequence[str] = ()) -> None:
+    def _note(
+        self, manifest: IdentityManifest, landing: LandingState, hour: UtcHour, names: Sequence[str] = ()
+    ) -> None:
         identity = manifest.identity
-        if landing is Landing.SETTLED:
+        if landing is LandingState.SETTLED:
             before = self._under_way.pop(identity, None)
             known = [*names, *(before.names if before else ())]
             for name in known:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from lakehead.accept.after_acceptance import LandingQueue
+from lakehead.accept.batch_kind import batch_kind
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError
 from lakehead.lake.dead_letters import DeadLetters
@@ -24,15 +25,12 @@ from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.dead_letters import letter_key
 from lakehead.wire.errors import Unreadable
-from lakehead.wire.frame import peek_frame
-from lakehead.wire.frame_header import MAX_HEAD_BYTES
 from lakehead.wire.record_schemas import FrameKind
 
 AT_ONCE = 16
-_KINDS = {kind.name.lower(): kind for kind in FrameKind}
 
 
-class Landing(Enum):
+class LandingState(Enum):
     """How far a batch is on its way into its table."""
 
     SETTLED = "settled"
@@ -90,24 +88,24 @@ class MissingLandings:
 
     async def settle(
         self, manifests: Iterable[IdentityManifest], report: ReconcileReport
-    ) -> dict[BatchIdentity, Landing]:
+    ) -> dict[BatchIdentity, LandingState]:
         """Queue those of some batches that nobody has queued, and return how far each of them is.
 
         Never raises a `LakeheadError`: what could not be found out is `UNKNOWN`, and in the report.
         """
         found = {manifest.identity: manifest for manifest in manifests}
-        looked = dict.fromkeys(found, Landing.UNKNOWN)
+        looked = dict.fromkeys(found, LandingState.UNKNOWN)
         try:
             await self._settle(found, looked, report)
         except LakeheadError as error:
             report.found(ProblemKind.FAILED, "the landing queue", f"Nothing was queued this time. {error}")
-        report.waiting += sum(each is Landing.QUEUED for each in looked.values())
+        report.waiting += sum(each is LandingState.QUEUED for each in looked.values())
         return looked
 
     async def _settle(
         self,
         manifests: Mapping[BatchIdentity, IdentityManifest],
-        looked: dict[BatchIdentity, Landing],
+        looked: dict[BatchIdentity, LandingState],
         report: ReconcileReport,
     ) -> None:
         tables = await self.tables.tables()
@@ -117,22 +115,24 @@ class MissingLandings:
             if kind is not None and kind in tables:
                 by_kind.setdefault(kind, []).append(identity)
             else:
-                looked[identity] = Landing.SETTLED
+                looked[identity] = LandingState.SETTLED
         # What has landed has landed for good: so most batches need no look into the queue.
         missing = await self._not_landed(by_kind, tables, looked)
         now = self.clock.now_ns()
         oldest, newest = now - int(self.grace_seconds * 1e9), now + int(FAST_CLOCKS_SECONDS * 1e9)
         for identity in [each for some in missing.values() for each in some]:
             if oldest < manifests[identity].accepted_at_unix_ns <= newest:
-                looked[identity] = Landing.YOUNG
-        old = {kind: [each for each in some if looked[each] is not Landing.YOUNG] for kind, some in missing.items()}
+                looked[identity] = LandingState.YOUNG
+        old = {
+            kind: [each for each in some if looked[each] is not LandingState.YOUNG] for kind, some in missing.items()
+        }
         if not any(old.values()):
             return
         # First the queue, then all that takes a batch out of it: see the module.
         accepted = {keys.accepted(each): each for some in old.values() for each in some}
         for key in await self.pending.among(accepted):
-            looked[accepted[key]] = Landing.QUEUED
-        left = {kind: [each for each in some if looked[each] is Landing.UNKNOWN] for kind, some in old.items()}
+            looked[accepted[key]] = LandingState.QUEUED
+        left = {kind: [each for each in some if looked[each] is LandingState.UNKNOWN] for kind, some in old.items()}
         left = await self._not_landed(left, tables, looked)
         lost: list[IdentityManifest] = []
         for kind, some in left.items():
@@ -144,31 +144,31 @@ class MissingLandings:
         await self._enqueue(lost, looked, report)
 
     async def _enqueue(
-        self, lost: Sequence[IdentityManifest], looked: dict[BatchIdentity, Landing], report: ReconcileReport
+        self, lost: Sequence[IdentityManifest], looked: dict[BatchIdentity, LandingState], report: ReconcileReport
     ) -> None:
         if lost and not self.is_dry_run:
             await self.queue.put(lost)
         for manifest in lost:
-            looked[manifest.identity] = Landing.QUEUED
+            looked[manifest.identity] = LandingState.QUEUED
             report.did(ActionKind.ENQUEUED, manifest.key)
 
     async def _not_landed(
         self,
         by_kind: Mapping[FrameKind, Sequence[BatchIdentity]],
         tables: Mapping[FrameKind, LandingTable],
-        looked: dict[BatchIdentity, Landing],
+        looked: dict[BatchIdentity, LandingState],
     ) -> dict[FrameKind, list[BatchIdentity]]:
         uuids = {kind: table.uuid for kind, table in tables.items() if table.uuid is not None}
         landed, left = LandedBatches(self.landed, uuids), dict[FrameKind, list[BatchIdentity]]()
         for kind, some in by_kind.items():
             missing = await landed.missing(kind, some) if kind in uuids else dict.fromkeys(some)
             left[kind] = [identity for identity in some if identity in missing]
-            looked.update({identity: Landing.SETTLED for identity in some if identity not in missing})
+            looked.update({identity: LandingState.SETTLED for identity in some if identity not in missing})
         return left
 
     async def _given_up(
         self, table: LandingTable, identities: Sequence[BatchIdentity], report: ReconcileReport
-    ) -> dict[BatchIdentity, Landing | None]:
+    ) -> dict[BatchIdentity, LandingState | None]:
         """What was decided about batches that have not landed: settled, or queued by a replay; None if nothing was.
 
         A letter that cannot be read leaves its own batch unknown, and no other.
@@ -178,20 +178,20 @@ class MissingLandings:
             return dict.fromkeys(identities)
         uuid = table.uuid
 
-        async def one(identity: BatchIdentity) -> Landing | None:
+        async def one(identity: BatchIdentity) -> LandingState | None:
             async with limit:
                 if await self.store.head(keys.discarded(uuid, identity)) is not None:
-                    return Landing.SETTLED
+                    return LandingState.SETTLED
                 unit = self.unit_of(keys.accepted(identity))
                 try:
                     letter = await self.letters.get(uuid, unit)
                 except Unreadable as error:
                     report.found(ProblemKind.UNREADABLE, letter_key(uuid, unit, 0), str(error))
-                    return Landing.UNKNOWN
+                    return LandingState.UNKNOWN
                 if letter is None or (letter.closed is not None and letter.closed.how == "landed"):
                     return None
                 # An operator may have replayed it: then it is theirs until it lands or is given up again.
-                return Landing.QUEUED if letter.closed is None and letter.replayed_at else Landing.SETTLED
+                return LandingState.QUEUED if letter.closed is None and letter.replayed_at else LandingState.SETTLED
 
         return dict(zip(identities, await asyncio.gather(*map(one, identities)), strict=True))
 
@@ -200,14 +200,8 @@ class MissingLandings:
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(manifest: IdentityManifest) -> FrameKind | None:
-            if manifest.kind:
-                return _KINDS.get(manifest.kind)
             async with limit:
-                head = await self.store.get(manifest.raw_blob_key, end=MAX_HEAD_BYTES)
-            try:
-                return None if head is None else peek_frame(head.body).kind
-            except Unreadable:
-                return None
+                return await batch_kind(manifest, self.store)
 
         found = await asyncio.gather(*map(one, manifests))
         return {manifest.identity: kind for manifest, kind in zip(manifests, found, strict=True)}

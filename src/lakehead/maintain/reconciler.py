@@ -121,7 +121,11 @@ class Reconciler:
         return report
 
     async def is_cold_scan_due(self) -> bool:
-        """Return whether one is under way, there never was one, or the last one is long ago. Raises `Unavailable`."""
+        """Return whether one is under way, there never was one, or the last one is long ago. Raises `Unavailable`.
+
+        The clock of the store tells how long ago. It is read by a sign of life, which a dry run must not store: that
+        one asks the clock of this machine.
+        """
         checkpoint = await self.records.checkpoint()
         if checkpoint is not None and checkpoint.cold_scan is not None:
             return True
@@ -129,7 +133,10 @@ class Reconciler:
         if self._cold_ended_at is not None and self.clock.monotonic() - self._cold_ended_at < every:
             return False
         self.audit = await self.records.completed_audit()
-        return self.audit is None or self.clock.now_ns() - self.audit.ended_at_unix_ns >= every * 1e9
+        if self.audit is None:
+            return True
+        now = self.clock.now_ns() if self.is_dry_run else await self.records.store_time_ns()
+        return now - self.audit.ended_at_unix_ns >= every * 1e9
 
     async def _look_at_hours(self, report: ReconcileReport) -> None:
         found = await self.records.checkpoint()

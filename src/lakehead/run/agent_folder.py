@@ -63,7 +63,7 @@ class AgentFolder:
         except (BadFrame, NewerFormat) as error:
             return told | {"kind": "", "boot_id": "", "seq_start": None, "seq_end": None, "reason": str(error)}
         one = header.identity
-        told |= {"kind": header.kind.name.lower(), "agent_id": one.agent_id, "boot_id": one.boot_id}
+        told |= {"kind": header.kind.word, "agent_id": one.agent_id, "boot_id": one.boot_id}
         told |= {"seq_start": one.seq_start, "seq_end": one.seq_end}
         note = path.with_name(f"{path.name}.json")
         try:

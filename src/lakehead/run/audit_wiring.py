@@ -10,16 +10,22 @@ from pyiceberg.exceptions import NoSuchTableError
 from lakehead.accept.discarded_batches import DiscardedLookup
 from lakehead.accept.s3_object_versions import S3ObjectVersions
 from lakehead.consume.accepted_units import accepted_unit
-from lakehead.consume.messages import uri_in_store
 from lakehead.errors import Misconfigured
 from lakehead.maintain.acceptance_audit import AcceptanceAudit, AuditParts, AuditSettings
 from lakehead.maintain.acceptance_audit_landed import LandedCheck
 from lakehead.maintain.acceptance_audit_report import AuditReport
 from lakehead.maintain.acceptance_audit_rows import RowsUnread, TableRows, read_rows
 from lakehead.maintain.landed_batches import LandedBatches, StateRanges
+from lakehead.run.accepted_tables import (
+    PipelineTable,
+    accepted_pipelines,
+    accepted_store,
+    accepted_tables,
+    table_uuid,
+)
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
-from lakehead.run.consume_wiring import ConsumeWiring, frame_kind
+from lakehead.run.consume_wiring import ConsumeWiring
 from lakehead.run.environment import ENVIRONMENT, store_settings
 from lakehead.run.error_messages import CannotOpen, open_errors_as
 from lakehead.run.gateway_wiring import GatewayWiring
@@ -36,21 +42,11 @@ Progress = Callable[[str, AuditReport], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _LandedTable:
-    """The table in which one kind of records lands."""
-
-    catalog: str
-    name: str
-    uuid: str
-    """`none` if it does not exist: then nothing has landed."""
-
-
-@dataclass(frozen=True, slots=True)
 class _CatalogRows:
     """Reads the rows of tables as they are when it is called."""
 
     catalogs: Mapping[str, Catalog]
-    tables: Mapping[FrameKind, _LandedTable]
+    tables: Mapping[FrameKind, PipelineTable]
 
     def __call__(self, kind: FrameKind, /, *, progress: Callable[[int], object]) -> TableRows:
         found = self.tables[kind]
@@ -72,7 +68,7 @@ def open_audit(
     with ExitStack() as opened:
         versions, no_versions = _versions(gateway)
         parts = AuditParts(versions=versions, not_checked=no_versions)
-        if pipelines := _pipelines(config, gateway.config.store):
+        if pipelines := tuple(accepted_pipelines(config, gateway.config.store).values()):
             parts = _with_tables(parts, config, pipelines, gateway, store, opened)
         else:
             told = (
@@ -80,13 +76,6 @@ def open_audit(
             )
             parts = replace(parts, not_checked=(*parts.not_checked, told))
         yield AcceptanceAudit(store, gateway.clock, settings, parts, progress)
-
-
-def _pipelines(config: PipelineConfig, store_url: str) -> list[ConsumeConfig]:
-    """The pipelines that land what is accepted in a store."""
-    here = uri_in_store(store_url, "x")
-    found = [(each, ConsumeWiring.accepted_store(each)) for each in config.pipelines.values()]
-    return [each for each, url in found if url is not None and uri_in_store(url, "x") == here]
 
 
 def _with_tables(
@@ -100,37 +89,24 @@ def _with_tables(
     wiring = ConsumeWiring(config, ENVIRONMENT)
     wiring.check()
     catalogs: dict[str, Catalog] = {}
-    tables: dict[FrameKind, _LandedTable] = {}
+    tables: dict[FrameKind, PipelineTable] = {}
+    uuids: dict[FrameKind, str] = {}
     others: list[str] = []
-    for pipeline in pipelines:
-        name = wiring.catalog_of(pipeline)
-        if name not in catalogs:
-            catalogs[name] = opened.enter_context(closing(wiring.open_catalog(name)))
-        for route in pipeline.tables:
-            if route.kind is None:
-                continue
-            if (kind := frame_kind(route.kind)) not in tables:
-                tables[kind] = _LandedTable(name, route.table, _uuid(catalogs[name], route.table))
-            elif (tables[kind].catalog, tables[kind].name) != (name, route.table):
-                others.append(f"The table {route.table}: {route.kind} are compared with {tables[kind].name}.")
+    for kind, (table, *more) in accepted_tables(wiring, pipelines).items():
+        if table.catalog not in catalogs:
+            catalogs[table.catalog] = opened.enter_context(closing(wiring.open_catalog(table.catalog)))
+        tables[kind], uuids[kind] = table, table_uuid(catalogs[table.catalog], table) or NO_TABLE
+        others += [f"The table {each.name}: {kind.word} are compared with {table.name}." for each in more]
     state = opened.enter_context(wiring.open_state(gateway.clock, gateway.ids))
-    store_url = wiring.accepted_store(pipelines[0]) or gateway.config.store
+    store_url = accepted_store(pipelines[0]) or gateway.config.store
     landed = LandedCheck(
-        LandedBatches(StateRanges(state), {kind: table.uuid for kind, table in tables.items()}),
+        LandedBatches(StateRanges(state), uuids),
         state,
         DiscardedLookup(store),
         lambda identity: accepted_unit(identity, store_url),
     )
     not_checked = (*parts.not_checked, *others)
     return replace(parts, landed=landed, rows=_CatalogRows(catalogs, tables), not_checked=not_checked)
-
-
-def _uuid(catalog: Catalog, table: str) -> str:
-    with open_errors_as(f"The table {table}", "If its metadata is lost or damaged, restore it from a backup."):
-        try:
-            return str(catalog.load_table(table).metadata.table_uuid)
-        except NoSuchTableError:
-            return NO_TABLE
 
 
 def _versions(gateway: GatewayWiring) -> tuple[S3ObjectVersions | None, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from lakehead.run.backfill_command import backfill
 from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.consume_files import files_command
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.metrics_server import MetricsPort
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.select_pipelines import select_pipelines
 
@@ -35,16 +36,7 @@ def run(
         bool,
         typer.Option("--until-empty", help="End when the queues are empty and everything has landed."),
     ] = False,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Serve Prometheus metrics on this port of 127.0.0.1.",
-            show_default=False,
-        ),
-    ] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Consume the queues of a configuration into Iceberg tables, each object exactly once.
 

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 import typer
-from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.sql import SparkSession
 
 from lakehead.clock import SystemClock
@@ -22,13 +21,14 @@ from lakehead.consume.metrics import ConsumeMetrics
 from lakehead.consume.queue import LimitedQueue, Queue
 from lakehead.consume.queues.file_list_queue import FileListQueue
 from lakehead.consume.settings import PipelineSettings
-from lakehead.errors import Misconfigured, Unavailable
+from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds, system_random
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.maintain.upkeep import Upkeep
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.consume_wiring import Backfill, ConsumeWiring, PipelineDeps, pipeline_settings
 from lakehead.run.error_messages import error_message
+from lakehead.run.metrics_server import serve_metrics
 from lakehead.run.observe.display import Display, LineDisplay
 from lakehead.run.observe.event_text import counted
 from lakehead.run.observe.json_lines import StructuredLogSubscriber
@@ -109,7 +109,8 @@ class Pipelines:
         async with AsyncExitStack() as opened:
             waiting = {name: error for name in names if (error := await self._open(name, opened))}
             if self.metrics_port is not None:
-                self._serve_metrics(self.metrics_port, opened)
+                metrics = ConsumeMetrics(lambda: {each.name: each.coordinator for each in self.running})
+                opened.enter_context(serve_metrics(metrics, self.metrics_port))
             with stop_signals(self._stop):
                 reporting = asyncio.ensure_future(self._report_for_ever())
                 try:
@@ -219,19 +220,6 @@ class Pipelines:
                 lag_seconds=each.coordinator.lag_seconds,
             )
         )
-
-    def _serve_metrics(self, port: int, opened: AsyncExitStack) -> None:
-        registry = CollectorRegistry()
-        registry.register(ConsumeMetrics(lambda: {each.name: each.coordinator for each in self.running}))
-        try:
-            server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise Misconfigured(
-                f"Metrics cannot be served on port {port} of 127.0.0.1: {reason}. Choose another --metrics-port."
-            ) from error
-        opened.callback(server.server_close)
-        opened.callback(server.shutdown)
 
 
 def run_pipelines(

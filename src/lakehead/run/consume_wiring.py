@@ -50,6 +50,7 @@ from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landed_units import LandedUnits
 from lakehead.lake.run_context import RunContext
+from lakehead.run.accepted_tables import accepted_store, frame_kind
 from lakehead.run.config.connections import FileSinkConfig
 from lakehead.run.config.consume_config import (
     ConsumeConfig,
@@ -67,7 +68,6 @@ from lakehead.state.owners import owner_named
 from lakehead.state.state import State
 from lakehead.storage.connect import StoreSettings
 from lakehead.storage.open_store import open_store
-from lakehead.wire.record_schemas import FrameKind
 
 SCHEMES = ("s3", "gs", "az")
 
@@ -193,7 +193,7 @@ class ConsumeWiring(Wiring):
             )
             opened.push_async_callback(shared.close)
             reader = replace(reader, format=MessageFormat.LISTED)
-        elif (url := self.accepted_store(config)) is not None:
+        elif (url := accepted_store(config)) is not None:
             store = open_store(
                 url, store_settings(url, self.environment), clock=deps.clock, ids=deps.ids, random=deps.random
             )
@@ -237,7 +237,7 @@ class ConsumeWiring(Wiring):
         self, reader: MessageReader, config: ConsumeConfig, settings: PipelineSettings, deps: PipelineDeps
     ) -> tuple[MessageParser, Lookup | None]:
         """What reads messages, and what looks up before that what they do not tell."""
-        if (url := self.accepted_store(config)) is not None and reader.format is MessageFormat.ACCEPTED:
+        if (url := accepted_store(config)) is not None and reader.format is MessageFormat.ACCEPTED:
             where = store_settings(url, self.environment)
             store = open_store(url, where, clock=deps.clock, ids=deps.ids, random=deps.random)
             accepted = AcceptedLookup(store=store, max_tries=settings.max_tries)
@@ -253,7 +253,7 @@ class ConsumeWiring(Wiring):
         self, name: str, reader: MessageReader, config: ConsumeConfig, deps: PipelineDeps
     ) -> Callable[[], OverlapCheck] | None:
         """What opens the comparison of accepted batches with common records; None if the pipeline lands none."""
-        url = self.accepted_store(config)
+        url = accepted_store(config)
         if url is None or reader.format is not MessageFormat.ACCEPTED:
             return None
 
@@ -289,12 +289,6 @@ class ConsumeWiring(Wiring):
                 "move_to, or set prefixes of the table so that it does not take them."
             )
         return AfterLanding(config.after_landing, state, ObjectClients(self.object_stores()), target, tags)
-
-    @staticmethod
-    def accepted_store(config: ConsumeConfig) -> str | None:
-        """Return the URL of the store whose accepted batches a pipeline lands; None if it lands others."""
-        accepted = message_reader(config).format is MessageFormat.ACCEPTED
-        return config.queue.store if accepted and isinstance(config.queue, ManifestQueueConfig) else None
 
     def object_stores(self) -> Mapping[str, StoreSettings]:
         """How to reach buckets, by scheme: by the variables of the clouds' own tools."""
@@ -378,11 +372,6 @@ def table_format(table: TableRouteConfig, properties: Mapping[str, str]) -> Tabl
         sorted_by=() if kind is None else SORTED_BY[kind],
         properties=properties,
     )
-
-
-def frame_kind(name: str) -> FrameKind:
-    """Return the kind of frames that the configuration names."""
-    return FrameKind[name.upper()]
 
 
 def arrow_type(name: str) -> pa.DataType:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import msgspec
 import typer
 
-from lakehead.errors import Misconfigured
 from lakehead.run.config_or_command import DEFAULT, ConfigOrCommand
 from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.log_output import log_to_stderr
@@ -39,12 +38,9 @@ def open_gateway(file: Path) -> "GatewayWiring":
     """Return the gateway of a configuration. Raises `Misconfigured` if it has none."""
     # Imported here: slow to load, and other commands should not wait for it.
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
-    from lakehead.run.gateway_wiring import GatewayWiring  # noqa: PLC0415 - see above
+    from lakehead.run.gateway_wiring import GatewayWiring, gateway_config  # noqa: PLC0415 - see above
 
-    config = read_config(file).gateway
-    if config is None:
-        raise Misconfigured(f"The configuration {file} has no gateway. Add one under gateway: see docs/gateway.md.")
-    return GatewayWiring(config, ENVIRONMENT)
+    return GatewayWiring(gateway_config(read_config(file)), ENVIRONMENT)
 
 
 def open_authority(file: Path) -> "GatewayWiring":

@@ -39,6 +39,7 @@ from lakehead.gateway.uploads import Uploads
 from lakehead.ids import Ids, Random, RandomIds, system_bytes, system_random
 from lakehead.run.bucket_checks import bucket_check, watch_bucket
 from lakehead.run.config.gateway_config import GatewayConfig, ListenerConfig, is_multi_region
+from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.environment import store_settings
 from lakehead.run.spool_wiring import TOLERATED, opened_spool
 from lakehead.storage.port import Store
@@ -64,6 +65,13 @@ class StoredHeartbeats:
         """
         found = await read_record(ReconcilerHeartbeat, keys.RECONCILER_HEARTBEAT, self.store)
         return None if found is None else (self.clock.now_ns() - found.beat_at_unix_ns) / 1e9
+
+
+def gateway_config(config: PipelineConfig) -> GatewayConfig:
+    """Return the gateway of a configuration. Raises `Misconfigured` if it has none."""
+    if config.gateway is None:
+        raise Misconfigured("The configuration has no gateway. Add one under gateway: see docs/gateway.md.")
+    return config.gateway
 
 
 @dataclass(frozen=True)

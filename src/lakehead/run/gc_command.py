@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +13,7 @@ from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.gateway_command import ConfigFile, operator
 from lakehead.run.log_output import log_to_stderr
+from lakehead.run.metrics_server import MetricsPort, serve_metrics
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_json, print_table, printable, utc_time
 from lakehead.run.table_options import DryRun, parse_age
@@ -54,10 +55,7 @@ def gc(  # noqa: PLR0913 - typer's shape: one argument for each option
         timedelta | None,
         typer.Option(parser=parse_age, metavar="AGE", help="Stay, and run it this often: 6h, 1d.", show_default="once"),
     ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(metavar="PORT", help="Serve Prometheus metrics on this port of 127.0.0.1.", show_default="none"),
-    ] = None,
+    metrics_port: MetricsPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete raw blobs that were never accepted; with raw_blobs.retention_days also those of landed batches.
@@ -187,29 +185,12 @@ class _Job:
             yield
 
 
-@contextmanager
-def _metrics(totals: "GarbageTotals", port: int | None) -> Iterator[None]:
+def _metrics(totals: "GarbageTotals", port: int | None) -> AbstractContextManager[object]:
     if port is None:
-        yield
-        return
-    from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - only this form needs it
-
+        return nullcontext()
     from lakehead.maintain.garbage_metrics import GarbageMetrics  # noqa: PLC0415 - only this form needs it
 
-    registry = CollectorRegistry()
-    registry.register(GarbageMetrics(totals))
-    try:
-        server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
-    except OSError as error:
-        raise Misconfigured(
-            f"Metrics cannot be served on port {port} of 127.0.0.1: {error.strerror or error}. Choose another "
-            "--metrics-port."
-        ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
+    return serve_metrics(GarbageMetrics(totals), port)
 
 
 def print_report(report: "GarbageReport", store: str) -> None:

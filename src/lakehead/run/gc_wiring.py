@@ -1,7 +1,7 @@
 """Opens garbage collection by its configuration. No Spark is started."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -16,12 +16,10 @@ from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_retention import FrameUser
 from lakehead.maintain.garbage_settings import GarbageSettings
-from lakehead.run.config.consume_config import ManifestQueueConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
-from lakehead.run.gateway_wiring import GatewayWiring
-from lakehead.run.gc_inventory import open_report
+from lakehead.run.gateway_wiring import GatewayWiring, gateway_config
 from lakehead.run.gc_spools import http_spools
-from lakehead.wire import acceptance_keys as keys
+from lakehead.run.open_inventory import open_report
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.record_schemas import FrameKind
 from lakehead.wire.utc_hours import UtcHour
@@ -40,11 +38,7 @@ class GcWiring:
     @cached_property
     def gateway(self) -> GatewayWiring:
         """The gateway whose store it is. Raises `Misconfigured` if there is none."""
-        if self.config.gateway is None:
-            raise Misconfigured(
-                "The configuration has no gateway, whose store would be collected: see docs/gateway.md."
-            )
-        return GatewayWiring(self.config.gateway, self.environment)
+        return GatewayWiring(gateway_config(self.config), self.environment)
 
     @property
     def settings(self) -> GarbageSettings:
@@ -67,8 +61,8 @@ class GcWiring:
             return TimeIndex(needs_age=needs_age, since=None if start is None else UtcHour.of(max(0, start)))
         if inventory is None:
             raise Misconfigured("Say which report to use: --inventory s3://bucket/…/manifest.json")
-        report = await open_report(inventory, self.gateway.config.store, self.environment)
-        return ListedBlobs(report.pages, needs_age=needs_age)
+        report = await open_report(inventory, self.gateway)
+        return ListedBlobs(report.listed, needs_age=needs_age)
 
     @asynccontextmanager
     async def collection(self) -> AsyncIterator[GarbageCollection]:
@@ -117,7 +111,7 @@ class GcWiring:
         if self.config.raw_blobs.retention_days is None:
             return (), ()
         # Imported here: slow to load, and without retention nothing of it is needed.
-        from lakehead.consume.messages import uri_in_store  # noqa: PLC0415 - see above
+        from lakehead.consume.accepted_units import accepted_unit  # noqa: PLC0415 - see above
         from lakehead.maintain.garbage_landings import LandedFrames  # noqa: PLC0415 - see above
         from lakehead.run.consume_wiring import ConsumeWiring  # noqa: PLC0415 - see above
 
@@ -125,47 +119,34 @@ class GcWiring:
         wiring.check()
 
         def tables() -> Mapping[FrameKind, Sequence[str]]:
-            return accepted_tables(wiring, self.gateway.config.store)
+            return landed_uuids(wiring, self.gateway.config.store)
 
         if not any((found := tables()).values()):
             return (), ()
 
         def unit_of(identity: BatchIdentity) -> str:
-            return uri_in_store(self.gateway.config.store, keys.accepted(identity))
+            return accepted_unit(identity, self.gateway.config.store)
 
         state = opened.enter_context(wiring.open_state(self.gateway.clock, self.gateway.ids))
         users = [LandedFrames(state=state, ledger=wiring.open_ledger(), tables=tables, unit_of=unit_of)]
         return users, sorted({uuid for uuids in found.values() for uuid in uuids})
 
 
-def accepted_tables(wiring: "ConsumeWiring", store_url: str) -> Mapping[FrameKind, Sequence[str]]:
+def landed_uuids(wiring: "ConsumeWiring", store_url: str) -> Mapping[FrameKind, Sequence[str]]:
     """The uuids of the tables in which each kind of a store's accepted batches lands, by a configuration's pipelines.
 
     A kind has none if one of its tables does not exist yet: nothing has landed there.
     """
-    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - slow to load
+    from lakehead.run.accepted_tables import (  # noqa: PLC0415 - slow to load
+        accepted_pipelines,
+        accepted_tables,
+        table_uuids,
+    )
 
-    from lakehead.consume.messages import uri_in_store  # noqa: PLC0415 - slow to load
-    from lakehead.consume.objects import MessageFormat  # noqa: PLC0415 - slow to load
-    from lakehead.run.error_messages import open_errors_as  # noqa: PLC0415 - slow to load
-
-    found: dict[FrameKind, list[str | None]] = {}
-    for pipeline in wiring.config.pipelines.values():
-        if pipeline.messages is not MessageFormat.ACCEPTED or not isinstance(pipeline.queue, ManifestQueueConfig):
-            continue
-        if uri_in_store(pipeline.queue.store, keys.AUTHORITY) != uri_in_store(store_url, keys.AUTHORITY):
-            continue
-        name = wiring.catalog_of(pipeline)
-        with closing(wiring.open_catalog(name)) as catalog:
-            for route in pipeline.tables:
-                uuid: str | None = None
-                advice = "If its metadata is lost or damaged, restore it from a backup."
-                where = f"The table {route.table} in the catalog {name!r}"
-                with open_errors_as(where, advice), suppress(NoSuchTableError):
-                    uuid = str(catalog.load_table(route.table).metadata.table_uuid)
-                if route.kind is not None:
-                    found.setdefault(FrameKind[route.kind.upper()], []).append(uuid)
+    tables = accepted_tables(wiring, accepted_pipelines(wiring.config, store_url).values())
+    uuids = table_uuids(wiring, {each for some in tables.values() for each in some})
+    found = {kind: [uuids[each] for each in some] for kind, some in tables.items()}
     return {
-        kind: () if None in uuids else tuple(sorted({uuid for uuid in uuids if uuid is not None}))
-        for kind, uuids in found.items()
+        kind: () if None in some else tuple(sorted({uuid for uuid in some if uuid is not None}))
+        for kind, some in found.items()
     }

@@ -1,7 +1,7 @@
 """Opens the tables of a configuration's pipelines for the commands about them: no Spark is started."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,9 @@ def open_consumed_tables(config_file: Path, pipeline: str | None) -> Iterator[Co
 
 def _accepted(wiring: "ConsumeWiring", pipelines: "Sequence[ConsumeConfig]") -> tuple[AcceptedStore, ...]:
     """The stores of accepted batches that the pipelines land, opened when something is looked up or written there."""
-    urls = [url for pipeline in pipelines if (url := wiring.accepted_store(pipeline)) is not None]
+    from lakehead.run.accepted_tables import accepted_store  # noqa: PLC0415 - loaded by now
+
+    urls = [url for pipeline in pipelines if (url := accepted_store(pipeline)) is not None]
     return tuple(AcceptedStore(url, partial(_discarded, wiring, url)) for url in dict.fromkeys(urls))
 
 
@@ -67,25 +69,13 @@ def _discarded(wiring: "ConsumeWiring", url: str) -> "DiscardedBatches":
 
 def _uuids(wiring: "ConsumeWiring", pipelines: "Sequence[ConsumeConfig]") -> dict[str, str]:
     """The uuids of the pipelines' tables that exist, by name; with the catalog's if two catalogs have the same name."""
-    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - slow to load
+    from lakehead.run.accepted_tables import PipelineTable, table_uuids  # noqa: PLC0415 - loaded by now
 
-    from lakehead.run.error_messages import open_errors_as  # noqa: PLC0415 - slow to load
-
-    by_catalog: dict[str, dict[str, None]] = {}
-    for pipeline in pipelines:
-        tables = by_catalog.setdefault(wiring.catalog_of(pipeline), {})
-        tables.update(dict.fromkeys(route.table for route in pipeline.tables))
+    tables = {PipelineTable(wiring.catalog_of(each), route.table): None for each in pipelines for route in each.tables}
     found: dict[str, str] = {}
-    for catalog_name, tables in by_catalog.items():
-        with closing(wiring.open_catalog(catalog_name)) as catalog:
-            for table in tables:
-                advice = "If its metadata is lost or damaged, restore it from a backup."
-                with open_errors_as(f"The table {table} in the catalog {catalog_name!r}", advice):
-                    try:
-                        uuid = str(catalog.load_table(table).metadata.table_uuid)
-                    except NoSuchTableError:
-                        continue  # nothing was landed in it or given up for it
-                found[f"{catalog_name}.{table}" if table in found else table] = uuid
+    for table, uuid in table_uuids(wiring, tables).items():
+        if uuid is not None:  # else nothing was landed in it or given up for it
+            found[f"{table.catalog}.{table.name}" if table.name in found else table.name] = uuid
     return found
 
 

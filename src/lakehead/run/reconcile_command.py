@@ -12,6 +12,7 @@ from lakehead.errors import Misconfigured
 from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.gateway_command import ConfigFile
 from lakehead.run.log_output import log_to_stderr
+from lakehead.run.metrics_server import MetricsPort, serve_metrics
 from lakehead.run.queue_options import AsJson
 from lakehead.run.queue_output import print_table
 from lakehead.wire.batch_identity import check_id
@@ -46,16 +47,7 @@ def reconcile(
         bool, typer.Option("--dry-run", help="Say what would be written, write nothing, and end.")
     ] = False,
     as_json: AsJson = False,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Serve Prometheus metrics on this port of 127.0.0.1.",
-            show_default=False,
-        ),
-    ] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Look after what gateways have accepted: frames, derived indexes, and the queue of what is to be landed.
 
@@ -162,22 +154,10 @@ def _tell_what_is_landed(wiring: "ReconcileWiring") -> None:
 
 
 def _serve_metrics(reconciler: "Reconciler", port: int, opened: ExitStack) -> None:
-    from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - only with metrics
-
     from lakehead.maintain.reconciler_metrics import ReconcilerMetrics  # noqa: PLC0415 - only with metrics
 
-    registry = CollectorRegistry()
-    registry.register(ReconcilerMetrics(reconciler))
-    try:
-        server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise Misconfigured(
-            f"Metrics cannot be served on port {port} of 127.0.0.1: {reason}. Choose another --metrics-port."
-        ) from error
-    opened.callback(server.server_close)
-    opened.callback(server.shutdown)
-    typer.echo(f"  metrics  http://127.0.0.1:{server.server_port}/metrics", err=True)
+    url = opened.enter_context(serve_metrics(ReconcilerMetrics(reconciler), port))
+    typer.echo(f"  metrics  {url}", err=True)
 
 
 def _print(report: "ReconcileReport", *, as_json: bool, is_dry_run: bool) -> None:

@@ -3,11 +3,10 @@
 import asyncio
 import platform
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from lakehead.buffer.deps import BufferDeps
 from lakehead.clock import Clock, SystemClock
@@ -29,15 +28,16 @@ from lakehead.maintain.reconciler_records import ReconcilerRecords
 from lakehead.run.config.consume_config import ConsumeConfig, ManifestQueueConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
 from lakehead.run.environment import store_settings
-from lakehead.run.gateway_wiring import GatewayWiring
-from lakehead.storage.open_store import open_store
+from lakehead.run.gateway_wiring import GatewayWiring, gateway_config
+from lakehead.run.open_inventory import open_report
 from lakehead.storage.probed_store import ProbedStore
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.record_schemas import FrameKind
 
 if TYPE_CHECKING:
     from lakehead.accept.after_acceptance import LandingQueue
-    from lakehead.maintain.inventory import Inventory
+    from lakehead.maintain.inventory import AcceptedInventory
+    from lakehead.run.accepted_tables import PipelineTable
     from lakehead.run.consume_wiring import ConsumeWiring
 
 TABLES_SECONDS = 60.0
@@ -57,11 +57,7 @@ class ReconcileWiring:
     @cached_property
     def gateway(self) -> GatewayWiring:
         """The gateway whose store is reconciled. Raises `Misconfigured` if there is none."""
-        if self.config.gateway is None:
-            raise Misconfigured(
-                "The configuration has no gateway, whose store could be reconciled. See docs/gateway.md."
-            )
-        return GatewayWiring(self.config.gateway, self.environment, self.clock, self.ids, self.random)
+        return GatewayWiring(gateway_config(self.config), self.environment, self.clock, self.ids, self.random)
 
     @property
     def store(self) -> ProbedStore:
@@ -75,21 +71,13 @@ class ReconcileWiring:
 
     def pipelines(self) -> dict[str, ConsumeConfig]:
         """Return the pipelines that land what the gateways have accepted, by name."""
-        from lakehead.consume.messages import uri_in_store  # noqa: PLC0415 - slow to load
-        from lakehead.consume.objects import MessageFormat  # noqa: PLC0415 - slow to load
+        from lakehead.run.accepted_tables import accepted_pipelines  # noqa: PLC0415 - slow to load
 
-        gateway = self.gateway
-
-        def takes(each: ConsumeConfig) -> bool:
-            queue = each.queue
-            return (
-                each.messages is MessageFormat.ACCEPTED
-                and isinstance(queue, ManifestQueueConfig)
-                and uri_in_store(queue.store, "x") == uri_in_store(gateway.config.store, "x")
-                and queue.manifest_path == gateway.queue_manifest
-            )
-
-        return {name: each for name, each in self.config.pipelines.items() if takes(each)}
+        return {
+            name: each
+            for name, each in accepted_pipelines(self.config, self.gateway.config.store).items()
+            if isinstance(each.queue, ManifestQueueConfig) and each.queue.manifest_path == self.gateway.queue_manifest
+        }
 
     @asynccontextmanager
     async def opened(self, *, is_dry_run: bool = False, stop: asyncio.Event | None = None) -> AsyncIterator[Reconciler]:
@@ -155,29 +143,11 @@ class ReconcileWiring:
         finally:
             await queue.close()
 
-    async def open_inventory(self, url: str) -> "Inventory":
+    async def open_inventory(self, url: str) -> "AcceptedInventory":
         """Open the report whose `manifest.json` a URL names. Raises `Misconfigured` and `Unavailable`."""
-        from lakehead.maintain.inventory import (  # noqa: PLC0415 - slow to load
-            MAX_MANIFEST_BYTES,
-            Inventory,
-            decode_manifest,
-        )
+        from lakehead.maintain.inventory import AcceptedInventory  # noqa: PLC0415 - slow to load
 
-        authority = self.gateway.authority
-        root, key = _root_and_key(url)
-        store = open_store(
-            root, store_settings(root, self.environment), clock=self.clock, ids=self.ids, random=self.random
-        )
-        found = await store.get(key, end=MAX_MANIFEST_BYTES + 1)
-        if found is None:
-            raise Misconfigured(f"There is no manifest.json of an S3 Inventory report at {url}.")
-        manifest = decode_manifest(found.body, url)
-        if authority.bucket != f"s3://{manifest.source_bucket}" and not root.startswith("file:"):
-            raise Misconfigured(
-                f"The report {url} lists the bucket {manifest.source_bucket}, and the gateway's store is "
-                f"{self.gateway.config.store}."
-            )
-        return Inventory(store=store, manifest=manifest, prefix="" if root.startswith("file:") else authority.prefix)
+        return AcceptedInventory(await open_report(url, self.gateway))
 
     async def _landings(self, opened: AsyncExitStack, *, is_dry_run: bool) -> MissingLandings | None:
         pipelines = self.pipelines()
@@ -213,18 +183,6 @@ class ReconcileWiring:
         )
 
 
-def _root_and_key(url: str) -> tuple[str, str]:
-    """The bucket of a report, and the key of its manifest; of a copy in a folder, the folder that has `data/` too."""
-    parts = urlsplit(url)
-    path = unquote(parts.path).lstrip("/")
-    if not parts.scheme or not path:
-        raise Misconfigured(f"{url!r} is not the URL of the manifest.json of an S3 Inventory report.")
-    if parts.scheme != "file":
-        return f"{parts.scheme}://{parts.netloc}", path
-    folder, _, name = parts.path.rpartition("/")
-    return f"file://{folder}", name
-
-
 class _NoQueue:
     """The queue of a dry run, on which nothing is put."""
 
@@ -232,20 +190,19 @@ class _NoQueue:
         raise Misconfigured(f"A dry run queues nothing, and {len(manifests)} batches were to be queued.")
 
 
-def _tables(wiring: "ConsumeWiring", pipelines: Mapping[str, ConsumeConfig]) -> dict[FrameKind, tuple[str, str]]:
-    """The catalog and name of the table of each kind. Raises `Misconfigured` if two pipelines take the same kind."""
-    found: dict[FrameKind, tuple[str, str]] = {}
-    for name, pipeline in pipelines.items():
-        for route in pipeline.tables:
-            if route.kind is None:
-                continue
-            kind, table = FrameKind[route.kind.upper()], (wiring.catalog_of(pipeline), route.table)
-            if found.setdefault(kind, table) != table:
-                raise Misconfigured(
-                    f"The pipeline {name!r} and another one land {route.kind} of the same queue in different tables: "
-                    "each batch would land in one of the two. Use one table."
-                )
-    return found
+def _tables(wiring: "ConsumeWiring", pipelines: Mapping[str, ConsumeConfig]) -> "dict[FrameKind, PipelineTable]":
+    """The table of each kind. Raises `Misconfigured` if pipelines land the same kind in different tables."""
+    from lakehead.run.accepted_tables import accepted_tables  # noqa: PLC0415 - slow to load
+
+    found = accepted_tables(wiring, pipelines.values())
+    for kind, tables in found.items():
+        if len(tables) > 1:
+            names = " and ".join(f"{each.catalog}.{each.name}" for each in tables)
+            raise Misconfigured(
+                f"Pipelines land {kind.word} of the same queue in different tables, {names}: each batch would land in "
+                "one of the two. Use one table."
+            )
+    return {kind: table for kind, (table,) in found.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -253,7 +210,7 @@ class CatalogTables:
     """Looks up the tables of pipelines in their catalogs, now and then."""
 
     wiring: "ConsumeWiring"
-    tables_by_kind: Mapping[FrameKind, tuple[str, str]]
+    tables_by_kind: "Mapping[FrameKind, PipelineTable]"
     clock: Clock
     _found: Mapping[FrameKind, LandingTable] = field(default_factory=dict)
     _found_at: float | None = None
@@ -267,17 +224,7 @@ class CatalogTables:
         return self._found
 
     def _look_up(self) -> dict[FrameKind, LandingTable]:
-        return {kind: self._table(*place) for kind, place in self.tables_by_kind.items()}
+        from lakehead.run.accepted_tables import table_uuids  # noqa: PLC0415 - slow to load
 
-    def _table(self, catalog_name: str, name: str) -> LandingTable:
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - slow to load
-
-        from lakehead.run.error_messages import open_errors_as  # noqa: PLC0415 - slow to load
-
-        advice = "If its metadata is lost or damaged, restore it from a backup."
-        what = f"The table {name} in the catalog {catalog_name!r}"
-        with closing(self.wiring.open_catalog(catalog_name)) as catalog, open_errors_as(what, advice):
-            try:
-                return LandingTable(name, str(catalog.load_table(name).metadata.table_uuid))
-            except NoSuchTableError:
-                return LandingTable(name, None)
+        uuids = table_uuids(self.wiring, set(self.tables_by_kind.values()))
+        return {kind: LandingTable(table.name, uuids[table]) for kind, table in self.tables_by_kind.items()}

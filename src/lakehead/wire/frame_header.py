@@ -195,7 +195,7 @@ def _kind(number: int, schema_version: int) -> FrameKind:
     if kind is None:
         raise _newer(f"its records are of the kind {number}")
     if schema_version not in RECORD_SCHEMAS[kind]:
-        raise _newer(f"its {kind.name.lower()} have the schema {schema_version}")
+        raise _newer(f"its {kind.word} have the schema {schema_version}")
     return kind
 
 

@@ -24,6 +24,16 @@ class FrameKind(IntEnum):
     SAMPLES = 1
     LOGS = 2
 
+    @property
+    def word(self) -> str:
+        """How records and configurations name it: `samples` or `logs`."""
+        return self.name.lower()
+
+    @classmethod
+    def named(cls, word: str) -> "FrameKind | None":
+        """Return the kind that a record or a configuration names; None if this Lakehead knows none of that name."""
+        return next((kind for kind in cls if kind.word == word), None)
+
 
 NUMBER_TYPES = ("unknown", "gauge", "sum")
 """The types of samples that have a `value`."""

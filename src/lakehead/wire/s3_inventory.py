@@ -1,6 +1,7 @@
 """S3 Inventory reports: a manifest that names data files, and data files that list the objects of a bucket.
 
-Reads CSV (gzip) and Parquet. Only current objects are returned: old versions and delete markers are left out.
+Reads CSV (gzip) and Parquet, in bounded memory. Only what is current is returned, and that may be a delete marker:
+older versions are left out.
 """
 
 import binascii
@@ -23,15 +24,12 @@ from lakehead.wire.errors import Unreadable
 PAGE = 1_000
 """Objects that are returned at once."""
 
+MAX_LINE = 64 << 10
+"""Characters of a line of CSV: a key has 1024 bytes at most."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ = "Let S3 write a new report."
-_PARQUET_NAMES = {
-    "Key": "key",
-    "Size": "size",
-    "LastModifiedDate": "last_modified_date",
-    "IsLatest": "is_latest",
-    "IsDeleteMarker": "is_delete_marker",
-}
+_PARQUET_COLUMNS = ("key", "size", "last_modified_date", "is_latest", "is_delete_marker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,11 @@ class InventoryObject:
     modified_ns: int | None
     """When it was stored, by the store's clock; None if the report does not tell."""
 
+    is_delete_marker: bool = False
+    """Whether there is no object any more: a delete marker hides it. The report must have the column, else none is."""
 
-class _File(msgspec.Struct, frozen=True):
+
+class _DataFile(msgspec.Struct, frozen=True):
     key: str
     size: int = 0
     md5: str = msgspec.field(name="MD5checksum", default="")
@@ -87,8 +88,8 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     source_bucket: str
     file_format: str
     file_schema: str
-    files: tuple[_File, ...]
-    creation_timestamp: str = "0"
+    files: tuple[_DataFile, ...]
+    creation_timestamp: str
 
 
 def decode_manifest(body: bytes) -> InventoryManifest:
@@ -101,7 +102,7 @@ def decode_manifest(body: bytes) -> InventoryManifest:
     columns: tuple[str, ...] = ()
     if found.file_format == "CSV":
         columns = tuple(each.strip() for each in found.file_schema.split(","))
-        if "Key" not in columns:
+        if "key" not in map(str.lower, columns):
             raise Unreadable("The S3 Inventory report does not tell the keys of objects. " + _READ)
     elif found.file_format != "Parquet":
         raise Unreadable(
@@ -130,44 +131,56 @@ def inventory_objects(file: BinaryIO, manifest: InventoryManifest) -> Iterator[S
 
 
 def _csv_rows(file: BinaryIO, columns: Sequence[str]) -> Iterator[InventoryObject]:
-    places = {name: number for number, name in enumerate(columns)}
+    places = {name.lower(): number for number, name in enumerate(columns)}
 
     def cell(row: Sequence[str], name: str) -> str:
         return row[places[name]] if name in places else ""
 
     try:
         with gzip.open(file) as unpacked, io.TextIOWrapper(unpacked, encoding="utf-8", newline="") as text:
-            for row in csv.reader(text):
+            for row in csv.reader(_lines(text)):
+                if not row:
+                    continue  # an empty line
                 if len(row) != len(columns):
                     raise Unreadable(f"A row of the S3 Inventory report has {len(row)} columns, not {len(columns)}.")
-                if cell(row, "IsLatest").lower() == "false" or cell(row, "IsDeleteMarker").lower() == "true":
+                if cell(row, "islatest").lower() == "false":
                     continue
-                size, modified = cell(row, "Size"), cell(row, "LastModifiedDate")
+                size, modified = cell(row, "size"), cell(row, "lastmodifieddate")
                 yield InventoryObject(
                     # In CSV, and only there, keys are percent-encoded.
-                    key=unquote_plus(cell(row, "Key"), errors="strict"),
+                    key=unquote_plus(cell(row, "key"), errors="strict"),
                     size=int(size) if size else None,
                     modified_ns=_ns(datetime.fromisoformat(modified)) if modified else None,
+                    is_delete_marker=cell(row, "isdeletemarker").lower() == "true",
                 )
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, binascii.Error) as error:
         raise Unreadable(f"A file of the S3 Inventory report cannot be read ({error}). {_READ}") from error
 
 
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a file, none of which is held in memory if it has no end."""
+    while line := text.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise Unreadable(f"A line of the S3 Inventory report has more than {MAX_LINE} characters. {_READ}")
+        yield line
+
+
 def _parquet_rows(file: BinaryIO) -> Iterator[InventoryObject]:
     try:
         found = pq.ParquetFile(file)
-        names = [name for name in _PARQUET_NAMES.values() if name in found.schema_arrow.names]
+        names = [name for name in _PARQUET_COLUMNS if name in found.schema_arrow.names]
         if "key" not in names:
             raise Unreadable("The S3 Inventory report does not tell the keys of objects. " + _READ)
         for batch in found.iter_batches(batch_size=PAGE, columns=names):
             for row in batch.to_pylist():
-                if row.get("is_latest") is False or row.get("is_delete_marker") is True:
+                if row.get("is_latest") is False:
                     continue
                 modified = row.get("last_modified_date")
                 yield InventoryObject(
                     key=row["key"] if isinstance(row["key"], str) else row["key"].decode(),
                     size=row.get("size"),
                     modified_ns=None if modified is None else _ns(modified),
+                    is_delete_marker=row.get("is_delete_marker") is True,
                 )
     except (OSError, ValueError, AttributeError, pa.ArrowException) as error:
         raise Unreadable(f"A file of the S3 Inventory report cannot be read ({error}). {_READ}") from error

@@ -39,6 +39,26 @@ EARLIER = NOW - 5 * HOUR_NS
 BOOT = ("agent-a", "boot-1")
 
 
+def accepted_manifest(
+    identity: BatchIdentity, sha256: str, size: int, *, at: int, kind: str = "samples"
+) -> IdentityManifest:
+    """The manifest of a batch whose frame has this hash and size."""
+    return IdentityManifest(
+        agent_id=identity.agent_id,
+        boot_id=identity.boot_id,
+        seq_start=identity.seq_start,
+        seq_end=identity.seq_end,
+        frame_sha256=sha256,
+        frame_bytes=size,
+        raw_blob_key=keys.raw_blob(sha256),
+        accepted_at_unix_ns=at,
+        collector_id="gateway-1",
+        wire_version=1,
+        frame_version=1,
+        kind=kind,
+    )
+
+
 @dataclass
 class Authority:
     """What a gateway has stored, object by object."""
@@ -51,20 +71,7 @@ class Authority:
         """Store a batch with all of its index entries."""
         body = body or f"frame of {identity}".encode()
         sha256 = frame_sha256(body)
-        manifest = IdentityManifest(
-            agent_id=identity.agent_id,
-            boot_id=identity.boot_id,
-            seq_start=identity.seq_start,
-            seq_end=identity.seq_end,
-            frame_sha256=sha256,
-            frame_bytes=len(body),
-            raw_blob_key=keys.raw_blob(sha256),
-            accepted_at_unix_ns=at,
-            collector_id="gateway-1",
-            wire_version=1,
-            frame_version=1,
-            kind=kind,
-        )
+        manifest = accepted_manifest(identity, sha256, len(body), at=at, kind=kind)
         entry = RawBlobByTime.of(identity, sha256, len(body))
         await self.store.put(manifest.raw_blob_key, body)
         await self.store.put(entry.key_in(manifest.hour), entry.encode())

@@ -15,7 +15,7 @@ from lakehead.maintain.blob_references import BlobSource, FullScan
 from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
-from lakehead.maintain.garbage_report import BlobDecision, GarbageReport, Outcome
+from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome, GarbageReport
 from lakehead.maintain.garbage_retention import FrameUser, KeepReason, RetiringBatch
 from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.wire import acceptance_keys as keys
@@ -104,7 +104,7 @@ class Landings:
     ) -> Mapping[BatchIdentity, KeepReason]:
         return {
             each.identity: KeepReason(
-                Outcome.LANDED_LATELY if each.identity in self.done_ns else Outcome.NOT_LANDED, "not done"
+                BlobOutcome.LANDED_LATELY if each.identity in self.done_ns else BlobOutcome.NOT_LANDED, "not done"
             )
             for each in batches
             if self.done_ns.get(each.identity, done_before_ns + 1) > done_before_ns
@@ -210,7 +210,7 @@ class Rig:
         report = await self.collection().run(source or FullScan(), options)
         return report, decided
 
-    async def outcome(self, source: BlobSource | None = None, **options: bool) -> Outcome:
+    async def outcome(self, source: BlobSource | None = None, **options: bool) -> BlobOutcome:
         """Run it, and return what was decided about the only blob; what a dry run decides first is the same."""
         _, foreseen = await self.collect(source, dry_run=True, **options)
         before = dict(self.store._objects)

@@ -12,11 +12,10 @@ from lakehead.maintain.acceptance_audit_report import AuditReport
 from lakehead.storage.port import Created, Exists, ListedObject, Object, ObjectMeta, Replaced, Stale, Version
 from lakehead.storage.read_only_store import ReadOnlyStore
 from lakehead.wire import acceptance_keys as keys
-from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import FixedClock
-from tests.unit.maintain.audit_support import EARLIER
+from tests.unit.maintain.audit_support import EARLIER, accepted_manifest
 
 BOOTS = 7
 PAGE = 100
@@ -46,20 +45,7 @@ class EndlessStore:
         identity = keys.parse_accepted(key)
         assert identity is not None
         digest = sha256(key.encode()).hexdigest()
-        manifest = IdentityManifest(
-            agent_id=identity.agent_id,
-            boot_id=identity.boot_id,
-            seq_start=identity.seq_start,
-            seq_end=identity.seq_end,
-            frame_sha256=digest,
-            frame_bytes=7,
-            raw_blob_key=keys.raw_blob(digest),
-            accepted_at_unix_ns=EARLIER - identity.seq_start * 10**9,
-            collector_id="gateway",
-            wire_version=1,
-            frame_version=1,
-            kind="samples",
-        )
+        manifest = accepted_manifest(identity, digest, 7, at=EARLIER - identity.seq_start * 10**9)
         return Object(self._meta(key), manifest.encode()[start:end])
 
     async def head(self, key: str) -> ObjectMeta | None:

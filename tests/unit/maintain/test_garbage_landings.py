@@ -10,7 +10,7 @@ from lakehead.ids import RandomIds
 from lakehead.lake.landing import Landing, Numbers, Snapshot, Unit, UnitRemainder
 from lakehead.lake.ledger import StoreLedger
 from lakehead.maintain.garbage_landings import LandedFrames
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_retention import RetiringBatch
 from lakehead.state.opening import open_state
 from lakehead.state.state import State
@@ -45,7 +45,7 @@ class Lake:
         stored = landing(at, *map(str, identities), numbered=numbers(STREAM, *spans))  # type: ignore[arg-type]
         assert self.state.landings.settle(TABLE, before, at, [stored])  # type: ignore[arg-type]
 
-    async def needed(self, *identities: BatchIdentity, before: int | None = None) -> dict[BatchIdentity, Outcome]:
+    async def needed(self, *identities: BatchIdentity, before: int | None = None) -> dict[BatchIdentity, BlobOutcome]:
         frames = LandedFrames(
             state=self.state, ledger=self.ledger, tables=lambda: {FrameKind.SAMPLES: (TABLE,)}, unit_of=str
         )
@@ -68,9 +68,9 @@ async def _landed_before(lake: Lake) -> None:
     lake.clock.at += timedelta(days=3)
     await lake.land(B, at=SECOND, before=FIRST, sequence=2)
 
-    assert await lake.needed(A, B, C) == {C: Outcome.NOT_LANDED}
-    assert await lake.needed(A, B, C, before=first_ns) == {B: Outcome.LANDED_LATELY, C: Outcome.NOT_LANDED}
-    assert await lake.needed(A, before=first_ns - 1) == {A: Outcome.LANDED_LATELY}
+    assert await lake.needed(A, B, C) == {C: BlobOutcome.NOT_LANDED}
+    assert await lake.needed(A, B, C, before=first_ns) == {B: BlobOutcome.LANDED_LATELY, C: BlobOutcome.NOT_LANDED}
+    assert await lake.needed(A, before=first_ns - 1) == {A: BlobOutcome.LANDED_LATELY}
 
 
 def test_when_each_batch_landed_is_read_from_the_ledger(lake: Lake) -> None:
@@ -82,7 +82,7 @@ async def _by_another(lake: Lake) -> None:
     inside = BatchIdentity("a", "b", 2, 5)
     await lake.land(A, at=FIRST)
 
-    assert await lake.needed(inside) == {inside: Outcome.LANDING_UNKNOWN}
+    assert await lake.needed(inside) == {inside: BlobOutcome.LANDING_UNKNOWN}
 
 
 def test_a_batch_whose_numbers_another_one_brought_is_needed_until_it_was_compared(lake: Lake) -> None:
@@ -93,7 +93,7 @@ def test_a_batch_whose_numbers_another_one_brought_is_needed_until_it_was_compar
 async def _rolled_back(lake: Lake) -> None:
     await lake.land(A, at=FIRST)
     lake.state.landings.rebuild(TABLE, None, [])
-    assert await lake.needed(A) == {A: Outcome.NOT_LANDED}
+    assert await lake.needed(A) == {A: BlobOutcome.NOT_LANDED}
 
 
 def test_what_was_rolled_back_has_not_landed(lake: Lake) -> None:
@@ -106,7 +106,7 @@ async def _damaged(lake: Lake) -> None:
     await lake.land(B, at=SECOND, before=FIRST, sequence=2)
     lake.ledger = StoreLedger(MemoryStore(clock=lake.clock))
 
-    assert await lake.needed(A) == {A: Outcome.LANDING_UNKNOWN}
+    assert await lake.needed(A) == {A: BlobOutcome.LANDING_UNKNOWN}
 
 
 def test_without_its_ledger_nothing_is_known(lake: Lake) -> None:
@@ -117,7 +117,7 @@ def test_without_its_ledger_nothing_is_known(lake: Lake) -> None:
 async def _no_table(lake: Lake) -> None:
     frames = LandedFrames(state=lake.state, ledger=lake.ledger, tables=dict, unit_of=str)
     found = await frames.still_needed([RetiringBatch(A, FrameKind.LOGS)], done_before_ns=2**62)
-    assert found[A].outcome is Outcome.NO_TABLE
+    assert found[A].outcome is BlobOutcome.NO_TABLE
 
     other = "5b0f7ad2-93a5-4d4a-9c0e-3e6a1f9c8f10"
     await lake.land(A, at=FIRST)
@@ -125,7 +125,7 @@ async def _no_table(lake: Lake) -> None:
         state=lake.state, ledger=lake.ledger, tables=lambda: {FrameKind.SAMPLES: (TABLE, other)}, unit_of=str
     )
     found = await frames.still_needed([RetiringBatch(A, FrameKind.SAMPLES)], done_before_ns=2**62)
-    assert found[A].outcome is Outcome.NOT_LANDED
+    assert found[A].outcome is BlobOutcome.NOT_LANDED
 
 
 def test_a_kind_without_a_table_is_kept_and_all_tables_must_have_it(lake: Lake) -> None:

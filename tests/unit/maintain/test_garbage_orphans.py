@@ -9,7 +9,7 @@ from lakehead.accept.authority import AnotherAuthority, NoAuthority
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_references import FullScan
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
@@ -30,7 +30,7 @@ async def test_an_orphan_goes_when_all_conditions_hold_and_its_identity_is_void_
     await rig.orphan(FRAME)
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
 
     void = await rig.acceptor().read(FRAME.identity)
     assert isinstance(void, IdentityVoid)
@@ -49,12 +49,12 @@ async def test_a_blob_that_a_late_retry_stored_again_goes_again() -> None:
     assert isinstance(await rig.acceptor().accept(FRAME), Void)
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
 
 
-@pytest.mark.parametrize(("days", "outcome"), [(6.9, Outcome.YOUNG), (7.1, Outcome.ORPHAN)])
+@pytest.mark.parametrize(("days", "outcome"), [(6.9, BlobOutcome.YOUNG), (7.1, BlobOutcome.ORPHAN)])
 @async_test
-async def test_age_is_by_the_stores_clock_and_not_by_this_machines(days: float, outcome: Outcome) -> None:
+async def test_age_is_by_the_stores_clock_and_not_by_this_machines(days: float, outcome: BlobOutcome) -> None:
     for machine in (-1_000, 1_000):
         rig = Rig()
         rig.machine.days = machine
@@ -71,17 +71,17 @@ async def test_without_an_audit_of_its_age_nothing_is_deleted() -> None:
     await rig.init()
     await rig.orphan(FRAME)
     await rig.later(8, audit=False)
-    assert await rig.outcome() is Outcome.NOT_AUDITED
+    assert await rig.outcome() is BlobOutcome.NOT_AUDITED
 
     rig = Rig()
     await rig.init()
     await rig.orphan(FRAME)
     await rig.later(6.9)  # audited, but before its horizon
     await rig.later(1, audit=False)
-    assert await rig.outcome() is Outcome.NOT_AUDITED
+    assert await rig.outcome() is BlobOutcome.NOT_AUDITED
 
     await rig.store.put(keys.COMPLETED_AUDIT, b"{")
-    assert await rig.outcome() is Outcome.NOT_AUDITED
+    assert await rig.outcome() is BlobOutcome.NOT_AUDITED
 
 
 @async_test
@@ -93,10 +93,10 @@ async def test_an_audit_of_a_time_that_is_still_to_come_is_none() -> None:
     await rig.orphan(FRAME)
     await rig.later(8, audit=False)
 
-    assert await rig.outcome() is Outcome.NOT_AUDITED
+    assert await rig.outcome() is BlobOutcome.NOT_AUDITED
 
     await rig.later(0)
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
 
 
 @async_test
@@ -106,7 +106,7 @@ async def test_garbage_collection_audits_itself_if_asked() -> None:
     await rig.orphan(FRAME)
     await rig.later(8, audit=False)
 
-    assert await rig.outcome(audit=True) is Outcome.ORPHAN
+    assert await rig.outcome(audit=True) is BlobOutcome.ORPHAN
 
 
 @async_test
@@ -115,14 +115,14 @@ async def test_its_own_audit_finds_what_reverse_references_do_not_tell() -> None
     await rig.init()
     await rig.accept(FRAME, reference=False)
     await rig.later(8, audit=False)
-    assert await rig.outcome(audit=True) is Outcome.REFERENCE_MISSING
+    assert await rig.outcome(audit=True) is BlobOutcome.REFERENCE_MISSING
 
     rig = Rig()
     await rig.init()
     await rig.orphan(FRAME)
     await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"whatever it says")
     await rig.later(8, audit=False)
-    assert await rig.outcome(audit=True) is Outcome.QUARANTINED
+    assert await rig.outcome(audit=True) is BlobOutcome.QUARANTINED
 
 
 @async_test
@@ -133,12 +133,12 @@ async def test_an_audit_that_could_not_read_everything_deletes_nothing() -> None
     await rig.store.create(keys.accepted(batch(500).identity), b"{")
     await rig.later(8, audit=False)
 
-    assert await rig.outcome(audit=True) is Outcome.NOT_AUDITED
+    assert await rig.outcome(audit=True) is BlobOutcome.NOT_AUDITED
 
 
 @async_test
 async def test_what_was_accepted_is_kept_with_its_reference_and_without() -> None:
-    for reference, outcome in ((True, Outcome.ACCEPTED), (False, Outcome.REFERENCE_MISSING)):
+    for reference, outcome in ((True, BlobOutcome.ACCEPTED), (False, BlobOutcome.REFERENCE_MISSING)):
         rig = Rig()
         await rig.init()
         await rig.accept(FRAME, reference=reference)
@@ -156,7 +156,7 @@ async def test_a_blob_in_quarantine_is_kept() -> None:
     await rig.store.create(keys.quarantine_by_blob(FRAME.sha256, FRAME.identity), b"")
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.QUARANTINED
+    assert await rig.outcome() is BlobOutcome.QUARANTINED
     assert await rig.acceptor().read(FRAME.identity) is None
 
 
@@ -172,8 +172,8 @@ async def test_a_blob_that_contradicts_an_accepted_one_is_put_in_quarantine() ->
     _, decided = await rig.collect()
 
     assert {each.key: each.outcome for each in decided} == {
-        keys.raw_blob(FRAME.sha256): Outcome.CONFLICT,
-        keys.raw_blob(OTHER.sha256): Outcome.ACCEPTED,
+        keys.raw_blob(FRAME.sha256): BlobOutcome.CONFLICT,
+        keys.raw_blob(OTHER.sha256): BlobOutcome.ACCEPTED,
     }
     key = keys.identity_conflict(FRAME.identity, FRAME.sha256)
     stored = await rig.store.get(key)
@@ -182,7 +182,7 @@ async def test_a_blob_that_contradicts_an_accepted_one_is_put_in_quarantine() ->
     assert (manifest.accepted_frame_sha256, manifest.collector_id) == (OTHER.sha256, "gc-1")
     assert await rig.store.head(QuarantineByBlob.of(manifest).key) is not None
     _, decided = await rig.collect()
-    assert {each.outcome for each in decided} == {Outcome.QUARANTINED, Outcome.ACCEPTED}
+    assert {each.outcome for each in decided} == {BlobOutcome.QUARANTINED, BlobOutcome.ACCEPTED}
     assert len(await rig.blobs()) == 2
 
 
@@ -196,7 +196,7 @@ async def test_a_dry_run_of_a_conflict_puts_nothing_in_quarantine() -> None:
 
     _, decided = await rig.collect(dry_run=True)
 
-    assert Outcome.CONFLICT in {each.outcome for each in decided}
+    assert BlobOutcome.CONFLICT in {each.outcome for each in decided}
     assert not await rig.store.keys("quarantine")
 
 
@@ -208,11 +208,11 @@ async def test_every_open_spool_is_asked_and_what_one_has_is_kept() -> None:
     await rig.later(8)
     rig.spools.held.add(FRAME.identity)
 
-    assert await rig.outcome() is Outcome.IN_SPOOL
+    assert await rig.outcome() is BlobOutcome.IN_SPOOL
     assert await rig.acceptor().read(FRAME.identity) is None
 
     rig.spools.held.clear()
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
     assert rig.spools.voided == [FRAME.identity] * 2
 
 
@@ -242,7 +242,7 @@ async def test_a_spool_that_fails_later_keeps_one_blob_and_not_the_others(failur
 
     report, decided = await rig.collect()
 
-    assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+    assert [each.outcome for each in decided] == [BlobOutcome.UNAVAILABLE]
     assert report.has_failures
     assert len(await rig.blobs()) == 1
 
@@ -276,10 +276,10 @@ async def test_without_a_definite_void_the_blob_is_kept_and_the_others_go(what: 
 
     report, decided = await rig.collect()
 
-    assert sorted(each.outcome for each in decided) == [Outcome.ORPHAN, Outcome.UNAVAILABLE]
+    assert sorted(each.outcome for each in decided) == [BlobOutcome.ORPHAN, BlobOutcome.UNAVAILABLE]
     assert report.has_failures
     [left] = await rig.blobs()
-    assert left == next(each.key for each in decided if each.outcome is Outcome.UNAVAILABLE)
+    assert left == next(each.key for each in decided if each.outcome is BlobOutcome.UNAVAILABLE)
     again, _ = await rig.collect()
     assert (again.deleted, again.has_failures) == (1, False)
 
@@ -294,7 +294,7 @@ async def test_a_void_that_was_applied_and_whose_answer_was_lost_is_no_void_yet(
 
     _, decided = await rig.collect()
 
-    assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+    assert [each.outcome for each in decided] == [BlobOutcome.UNAVAILABLE]
     assert len(await rig.blobs()) == 1
 
 
@@ -306,7 +306,7 @@ async def test_a_key_that_cannot_be_read_keeps_the_blob() -> None:
     await rig.store.create(keys.accepted(FRAME.identity), b"{")
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.UNAVAILABLE
+    assert await rig.outcome() is BlobOutcome.UNAVAILABLE
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no answer"), OutcomeUnknown("no answer")])
@@ -320,9 +320,9 @@ async def test_a_delete_in_doubt_is_told_and_made_again(failure: Exception) -> N
 
     report, decided = await rig.collect()
 
-    assert ([each.outcome for each in decided], report.deleted) == ([Outcome.UNAVAILABLE], 0)
+    assert ([each.outcome for each in decided], report.deleted) == ([BlobOutcome.UNAVAILABLE], 0)
     rig.store.fail_deletes = None
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
 
 
 @async_test
@@ -330,10 +330,10 @@ async def test_what_is_no_frame_corrupt_or_of_a_newer_format_is_kept_and_told() 
     newer = bytearray(FRAME.body)
     newer[8] = 200  # the wire version
     for body, sha256, outcome in (
-        (b"no frame", frame_sha256(b"no frame"), Outcome.UNDECODABLE),
-        (b"", frame_sha256(b""), Outcome.UNDECODABLE),
-        (bytes(newer), frame_sha256(bytes(newer)), Outcome.NEWER_FORMAT),
-        (OTHER.body, FRAME.sha256, Outcome.CORRUPT),
+        (b"no frame", frame_sha256(b"no frame"), BlobOutcome.UNDECODABLE),
+        (b"", frame_sha256(b""), BlobOutcome.UNDECODABLE),
+        (bytes(newer), frame_sha256(bytes(newer)), BlobOutcome.NEWER_FORMAT),
+        (OTHER.body, FRAME.sha256, BlobOutcome.CORRUPT),
     ):
         rig = Rig()
         await rig.init()
@@ -351,7 +351,7 @@ async def test_an_object_with_another_name_is_kept_and_told() -> None:
     await rig.store.create("raw-blobs/v1/sha256/ab/readme.txt", b"hello")
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.NO_BLOB
+    assert await rig.outcome() is BlobOutcome.NO_BLOB
 
 
 @async_test
@@ -363,7 +363,7 @@ async def test_a_large_blob_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     await rig.orphan(OTHER)
     await rig.later(8)
 
-    assert await rig.outcome() is Outcome.ORPHAN
+    assert await rig.outcome() is BlobOutcome.ORPHAN
 
 
 @async_test

@@ -9,7 +9,7 @@ import pytest
 from lakehead.accept.acceptance import Accepted, Duplicate
 from lakehead.errors import OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_references import TimeIndex
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.garbage_settings import GarbageSettings
 from lakehead.wire import acceptance_keys as keys
@@ -44,7 +44,7 @@ async def landed(
 async def test_a_landed_batch_is_retired_and_a_retry_stays_a_duplicate_and_goes_again() -> None:
     rig, manifest = await landed()
 
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
 
     key = keys.retired(FRAME.identity)
     stored = await rig.store.get(key)
@@ -55,24 +55,24 @@ async def test_a_landed_batch_is_retired_and_a_retry_stays_a_duplicate_and_goes_
 
     assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
     assert len(await rig.blobs()) == 1
-    assert await rig.outcome() is Outcome.RETIRED, "the next run, however young the blob is"
+    assert await rig.outcome() is BlobOutcome.RETIRED, "the next run, however young the blob is"
     assert isinstance(await rig.acceptor().accept(FRAME), Duplicate)
 
 
 @async_test
 async def test_a_retired_frame_that_was_brought_back_is_kept_until_it_has_landed_again() -> None:
     rig, _ = await landed()
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
     rig.users = [Landings()]  # the table was rolled back, or dropped and created again
     await rig.store.put(keys.raw_blob(FRAME.sha256), FRAME.body)  # from a backup
 
-    assert await rig.outcome() is Outcome.NOT_LANDED
+    assert await rig.outcome() is BlobOutcome.NOT_LANDED
 
     rig.users = [Landings({FRAME.identity: rig.clock.now_ns()})]
     await rig.later(6)
-    assert await rig.outcome() is Outcome.LANDED_LATELY
+    assert await rig.outcome() is BlobOutcome.LANDED_LATELY
     await rig.later(2)
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
 
 
 @async_test
@@ -80,22 +80,22 @@ async def test_without_retention_blobs_are_kept_for_good() -> None:
     rig, _ = await landed(days=4_000)
     rig.settings = GarbageSettings()
 
-    assert await rig.outcome() is Outcome.ACCEPTED
+    assert await rig.outcome() is BlobOutcome.ACCEPTED
 
 
 @async_test
 async def test_a_young_blob_is_kept_and_one_that_was_healed_too() -> None:
     rig, _ = await landed(days=29)
-    assert await rig.outcome() is Outcome.ACCEPTED
+    assert await rig.outcome() is BlobOutcome.ACCEPTED
 
     rig, _ = await landed(days=31)
     await rig.store.put(keys.raw_blob(FRAME.sha256), FRAME.body)
-    assert await rig.outcome() is Outcome.ACCEPTED
+    assert await rig.outcome() is BlobOutcome.ACCEPTED
 
 
-@pytest.mark.parametrize(("days", "outcome"), [(37.9, Outcome.LANDED_LATELY), (38.1, Outcome.RETIRED)])
+@pytest.mark.parametrize(("days", "outcome"), [(37.9, BlobOutcome.LANDED_LATELY), (38.1, BlobOutcome.RETIRED)])
 @async_test
-async def test_it_must_have_landed_before_the_rollback_horizon(days: float, outcome: Outcome) -> None:
+async def test_it_must_have_landed_before_the_rollback_horizon(days: float, outcome: BlobOutcome) -> None:
     rig, _ = await landed(after=31, days=days)
 
     assert await rig.outcome() is outcome
@@ -105,10 +105,10 @@ async def test_it_must_have_landed_before_the_rollback_horizon(days: float, outc
 async def test_what_has_not_landed_or_lands_nowhere_is_kept() -> None:
     rig, _ = await landed()
     rig.users = [Landings()]
-    assert await rig.outcome() is Outcome.NOT_LANDED
+    assert await rig.outcome() is BlobOutcome.NOT_LANDED
 
     rig.users = []
-    assert await rig.outcome() is Outcome.NO_TABLE
+    assert await rig.outcome() is BlobOutcome.NO_TABLE
 
 
 @async_test
@@ -116,29 +116,29 @@ async def test_everybody_who_reads_frames_must_be_done() -> None:
     rig, _ = await landed()
     rig.users = [*rig.users, Landings()]
 
-    assert await rig.outcome() is Outcome.NOT_LANDED
+    assert await rig.outcome() is BlobOutcome.NOT_LANDED
 
 
 @async_test
 async def test_the_audit_must_have_begun_after_it_landed_beyond_the_rollback_horizon() -> None:
     rig, _ = await landed(audit=False)
-    assert await rig.outcome() is Outcome.NOT_AUDITED
+    assert await rig.outcome() is BlobOutcome.NOT_AUDITED
 
     rig, _ = await landed(after=25, days=31)  # audited 6 days after it landed
     rig.clock.days += 10
-    assert await rig.outcome() is Outcome.LANDED_LATELY
+    assert await rig.outcome() is BlobOutcome.LANDED_LATELY
     await rig.audit()
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
 
 
 @async_test
 async def test_its_own_audit_is_as_good_and_finds_a_quarantine_without_a_reference() -> None:
     rig, _ = await landed(audit=False)
-    assert await rig.outcome(audit=True) is Outcome.RETIRED
+    assert await rig.outcome(audit=True) is BlobOutcome.RETIRED
 
     rig, _ = await landed(audit=False)
     await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"")
-    assert await rig.outcome(audit=True) is Outcome.QUARANTINED
+    assert await rig.outcome(audit=True) is BlobOutcome.QUARANTINED
 
 
 @async_test
@@ -146,7 +146,7 @@ async def test_a_quarantined_batch_is_kept() -> None:
     rig, _ = await landed()
     await rig.store.create(keys.quarantine_by_blob(FRAME.sha256, FRAME.identity), b"")
 
-    assert await rig.outcome() is Outcome.QUARANTINED
+    assert await rig.outcome() is BlobOutcome.QUARANTINED
 
 
 @async_test
@@ -154,7 +154,7 @@ async def test_a_quarantine_keeps_it_also_without_its_reverse_reference() -> Non
     rig, _ = await landed()
     await rig.store.create(keys.overlap(FRAME.identity, FRAME.sha256), b"")
 
-    assert await rig.outcome() is Outcome.QUARANTINED
+    assert await rig.outcome() is BlobOutcome.QUARANTINED
 
 
 @async_test
@@ -162,14 +162,14 @@ async def test_an_open_repair_keeps_it_and_a_healed_one_does_not() -> None:
     rig, manifest = await landed()
     repair = BatchRepair.of(manifest, "corrupt", found_at_unix_ns=1, found_by="reconciler")
     await rig.store.put(repair.key, repair.encode())
-    assert await rig.outcome() is Outcome.REPAIR_OPEN
+    assert await rig.outcome() is BlobOutcome.REPAIR_OPEN
 
     await rig.store.put(repair.key, b"{")
-    assert await rig.outcome() is Outcome.REPAIR_OPEN
+    assert await rig.outcome() is BlobOutcome.REPAIR_OPEN
 
     healed = repair.encode().replace(b'"open"', b'"healed"').replace(b'"version"', b'"healed_at_unix_ns":5,"version"')
     await rig.store.put(repair.key, healed)
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
 
 
 @async_test
@@ -178,7 +178,7 @@ async def test_what_an_operator_discarded_is_kept() -> None:
     discarded = DiscardedBatch.of(TABLE, FRAME.identity, at_unix_ns=1, by="operator")
     await rig.store.create(discarded.key, discarded.encode())
 
-    assert await rig.outcome() is Outcome.DISCARDED
+    assert await rig.outcome() is BlobOutcome.DISCARDED
 
 
 @async_test
@@ -186,11 +186,11 @@ async def test_a_reference_to_a_manifest_of_another_frame_keeps_the_blob() -> No
     rig, manifest = await landed()
     await rig.store.put(manifest.key, manifest.encode().replace(FRAME.sha256.encode(), OTHER.sha256.encode()))
     rig.store._objects.pop(keys.raw_blob(OTHER.sha256), None)
-    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+    assert await rig.outcome() is BlobOutcome.REFERENCE_WRONG
 
     rig, manifest = await landed()
     rig.store._objects.pop(manifest.key)
-    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+    assert await rig.outcome() is BlobOutcome.REFERENCE_WRONG
 
 
 @async_test
@@ -201,10 +201,10 @@ async def test_the_record_comes_first_and_must_be_definite() -> None:
 
         report, decided = await rig.collect()
 
-        assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+        assert [each.outcome for each in decided] == [BlobOutcome.UNAVAILABLE]
         assert report.has_failures
         assert len(await rig.blobs()) == 1
-        assert await rig.outcome() is Outcome.RETIRED
+        assert await rig.outcome() is BlobOutcome.RETIRED
 
 
 @async_test
@@ -213,7 +213,7 @@ async def test_a_retired_record_of_another_frame_keeps_the_blob() -> None:
     other = RetiredBatch.of(FRAME.identity, OTHER.sha256, at_unix_ns=1, by="x")
     await rig.store.create(other.key, other.encode())
 
-    assert await rig.outcome() is Outcome.REFERENCE_WRONG
+    assert await rig.outcome() is BlobOutcome.REFERENCE_WRONG
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no answer"), OutcomeUnknown("no answer")])
@@ -222,10 +222,10 @@ async def test_a_delete_in_doubt_is_made_again(failure: Exception) -> None:
     rig, _ = await landed()
     rig.store.fail_deletes = failure
     _, decided = await rig.collect()
-    assert [each.outcome for each in decided] == [Outcome.UNAVAILABLE]
+    assert [each.outcome for each in decided] == [BlobOutcome.UNAVAILABLE]
 
     rig.store.fail_deletes = None
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED
 
 
 @dataclass
@@ -248,7 +248,7 @@ async def test_a_frame_that_was_uploaded_in_many_hours_is_retired_once() -> None
 
     report, decided = await rig.collect(TimeIndex(needs_age=True))
 
-    assert [each.outcome for each in decided] == [Outcome.RETIRED]
+    assert [each.outcome for each in decided] == [BlobOutcome.RETIRED]
     assert (report.deleted, rig.store.deleted) == (1, [keys.raw_blob(FRAME.sha256)])
 
 
@@ -257,7 +257,7 @@ async def test_while_somebody_does_not_tell_nothing_is_retired() -> None:
     rig, _ = await landed()
     rig.users = [*rig.users, Silent()]
 
-    assert await rig.outcome() is Outcome.UNAVAILABLE
+    assert await rig.outcome() is BlobOutcome.UNAVAILABLE
 
 
 @async_test
@@ -265,4 +265,4 @@ async def test_the_kind_of_an_old_manifest_is_read_from_the_frame() -> None:
     rig, manifest = await landed()
     await rig.store.put(manifest.key, manifest.encode().replace(b'"kind":"samples"', b'"kind":""'))
 
-    assert await rig.outcome() is Outcome.RETIRED
+    assert await rig.outcome() is BlobOutcome.RETIRED

@@ -11,7 +11,7 @@ from lakehead.errors import Misconfigured
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import BlobSource, FoundBlob, FullScan, ListedBlobs, TimeIndex
 from lakehead.maintain.blob_requests import CountedStore
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.storage.port import ListedObject
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.errors import InvalidKeyPart
@@ -73,9 +73,9 @@ async def test_every_source_finds_the_same_orphans_and_a_dry_run_lists_what_is_t
     assert {each.key for each in decided if each.outcome.is_deleted} == gone
     assert set(rig.store.deleted) == gone
     assert before.keys() - rig.store._objects.keys() == gone
-    assert report.count(Outcome.ACCEPTED) == len(ACCEPTED)
-    assert report.count(Outcome.QUARANTINED) == len(QUARANTINED)
-    assert report.tallies[Outcome.ORPHAN].bytes == sum(len(each.body) for each in ORPHANS)
+    assert report.count(BlobOutcome.ACCEPTED) == len(ACCEPTED)
+    assert report.count(BlobOutcome.QUARANTINED) == len(QUARANTINED)
+    assert report.tallies[BlobOutcome.ORPHAN].bytes == sum(len(each.body) for each in ORPHANS)
 
 
 @async_test
@@ -89,9 +89,9 @@ async def test_an_orphan_that_was_uploaded_in_many_hours_is_decided_about_once()
 
     report, decided = await rig.collect(TimeIndex(), dry_run=True)
 
-    assert (report.seen, [each.outcome for each in decided]) == (3, [Outcome.ORPHAN])
+    assert (report.seen, [each.outcome for each in decided]) == (3, [BlobOutcome.ORPHAN])
     _, decided = await rig.collect(TimeIndex())
-    assert [each.outcome for each in decided] == [Outcome.ORPHAN]
+    assert [each.outcome for each in decided] == [BlobOutcome.ORPHAN]
 
 
 @async_test

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import md5
 from typing import Any
 from urllib.parse import quote_plus
@@ -13,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehead.clock import SystemClock
-from lakehead.errors import Misconfigured, Unavailable
 from lakehead.maintain import inventory as module
-from lakehead.maintain.inventory import SAFE_SECONDS, Inventory, decode_manifest
+from lakehead.maintain.inventory import SAFE_SECONDS, AcceptedInventory, InventoryReport
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.errors import Unreadable
+from lakehead.wire.s3_inventory import decode_manifest
 from tests.support.async_tests import async_test
 from tests.unit.maintain.reconcile_support import NOON, Authority, identity
 
@@ -40,7 +41,7 @@ def parquet_file(rows: Sequence[Row]) -> bytes:
     return out.getvalue()
 
 
-async def inventory(*files: bytes, form: str = "CSV", prefix: str = "", **changed: Any) -> Inventory:
+async def inventory(*files: bytes, form: str = "CSV", prefix: str = "") -> AcceptedInventory:
     store = MemoryStore(clock=SystemClock())
     listed = []
     for number, body in enumerate(files):
@@ -58,26 +59,25 @@ async def inventory(*files: bytes, form: str = "CSV", prefix: str = "", **change
         else "message s3.inventory {}",
         "files": listed,
     }
-    manifest = decode_manifest(json.dumps(fields | changed).encode(), "manifest.json")
-    return Inventory(store=store, manifest=manifest, prefix=prefix)
+    manifest = decode_manifest(json.dumps(fields).encode())
+    return AcceptedInventory(InventoryReport(store=store, manifest=manifest, prefix=prefix))
 
 
 KEYS = [keys.accepted(identity(number)) for number in range(3)]
 
 
-@pytest.mark.parametrize("prefix", ["", "prod/eu 1"])
+@pytest.mark.parametrize("prefix", ["", "prod/eu 1+2%/"])
 @pytest.mark.parametrize(("form", "file"), [("CSV", csv_file), ("Parquet", parquet_file)])
 @async_test
 async def test_the_current_identity_manifests_of_a_report_are_found(form: str, file: Any, prefix: str) -> None:
-    folder = f"{prefix}/" if prefix else ""
     rows = [
-        (folder + KEYS[0], True, False),
-        (folder + KEYS[0], False, False),
-        (folder + "raw-blobs/v1/sha256/other", True, False),
+        (prefix + KEYS[0], True, False),
+        (prefix + KEYS[0], False, False),
+        (prefix + "raw-blobs/v1/sha256/other", True, False),
         ("other/" + KEYS[1], True, False),
-        (folder + KEYS[2], True, True),
+        (prefix + KEYS[2], True, True),
     ]
-    found = await inventory(file(rows), file([(folder + KEYS[1], True, False)]), form=form, prefix=prefix)
+    found = await inventory(file(rows), file([(prefix + KEYS[1], True, False)]), form=form, prefix=prefix)
     report = ReconcileReport()
 
     listed = [key async for page in found.pages(report) for key in page]
@@ -132,19 +132,29 @@ async def test_a_damaged_file_is_an_error(form: str) -> None:
 @async_test
 async def test_a_file_with_another_hash_or_that_is_missing_is_an_error() -> None:
     found = await inventory(csv_file([(KEYS[0], True, False)]))
-    [file] = found.manifest.files
-    await found.store.put(file.key, csv_file([(KEYS[1], True, False)]))
-    with pytest.raises(Unreadable, match="another MD5"):
+    [file] = found.report.manifest.files
+    await found.report.store.put(file.key, csv_file([(KEYS[1], True, False)]))
+    with pytest.raises(Unreadable, match="its MD5 is another"):
         [page async for page in found.pages(ReconcileReport())]
-    await found.store.delete(file.key)
-    with pytest.raises(Unavailable, match="does not exist"):
+    await found.report.store.delete(file.key)
+    with pytest.raises(Unreadable, match="is missing"):
         [page async for page in found.pages(ReconcileReport())]
 
 
-@pytest.mark.parametrize(
-    "changed", [{"fileFormat": "ORC"}, {"creationTimestamp": "today"}, {"files": 1}, {"fileSchema": "Bucket, Size"}]
-)
+@pytest.mark.parametrize("written", [b"", csv_file([])], ids=["empty", "shorter"])
 @async_test
-async def test_a_manifest_that_cannot_be_used_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(Misconfigured, match=r"manifest\.json"):
-        await inventory(csv_file([]), **changed)
+async def test_a_file_of_another_size_is_an_error_also_without_a_hash(written: bytes) -> None:
+    found = await inventory(csv_file([(KEYS[0], True, False)]))
+    [file] = found.report.manifest.files
+    manifest = replace(found.report.manifest, files=(replace(file, md5=""),))
+    await found.report.store.put(file.key, written)
+
+    with pytest.raises(Unreadable, match=f"it has {len(written)} bytes"):
+        [page async for page in AcceptedInventory(replace(found.report, manifest=manifest)).pages(ReconcileReport())]
+
+
+@async_test
+async def test_a_listing_for_garbage_collection_has_no_delete_markers() -> None:
+    found = await inventory(csv_file([("a", True, False), ("b", True, True), ("c", False, False)]))
+
+    assert [each.key async for page in found.report.listed() for each in page] == ["a"]

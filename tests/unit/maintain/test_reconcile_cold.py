@@ -11,7 +11,7 @@ from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object
 from lakehead.wire import acceptance_keys as keys
 from tests.support.async_tests import async_test
-from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, identity
+from tests.unit.maintain.reconcile_support import HOUR, NOON, Authority, MovedClock, identity
 
 DERIVED = ("accepted-by-time", "accepted-by-blob", "raw-blobs-by-time", "quarantine-by-blob")
 
@@ -179,6 +179,25 @@ async def test_a_scan_is_due_at_first_and_then_once_a_day() -> None:
         due.append(await authority.reconciler().is_cold_scan_due())
 
     assert due == [True, False, False, False, False, True, True]
+
+
+@pytest.mark.parametrize("ahead_hours", [-24 * 400, 24 * 400])
+@async_test
+async def test_whether_a_scan_is_due_is_told_by_the_clock_of_the_store_alone(ahead_hours: float) -> None:
+    authority = Authority()
+    here = MovedClock()
+    authority.clock.seconds += ahead_hours * HOUR
+    await authority.reconciler().cold_scan()
+
+    due = []
+    for hours in (23.0, 2.0):
+        authority.clock.seconds += hours * HOUR
+        here.seconds += hours * HOUR
+        restarted = authority.reconciler()
+        restarted.clock = here
+        due.append(await restarted.is_cold_scan_due())
+
+    assert due == [False, True]
 
 
 @async_test

@@ -7,7 +7,7 @@ import pytest
 
 from lakehead.errors import Unavailable
 from lakehead.maintain.reconcile_hours import SettledBatches
-from lakehead.maintain.reconcile_landings import Landing
+from lakehead.maintain.reconcile_landings import LandingState
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
 from lakehead.storage.port import ListedObject, Object
 from lakehead.wire import acceptance_keys as keys
@@ -266,7 +266,7 @@ async def test_an_hour_that_cannot_be_listed_for_good_keeps_no_newer_one_from_be
 async def test_names_of_frames_that_conflict_with_a_batch_on_its_way_are_forgotten_when_it_is_settled() -> None:
     authority = Authority()
     [manifest] = await authority.accept(1)
-    landings = Settles(Landing.QUEUED)
+    landings = Settles(LandingState.QUEUED)
     reconciler = authority.reconciler(landings=landings)  # type: ignore[arg-type]
     await reconciler.pass_once()
     for number in range(5):
@@ -274,7 +274,7 @@ async def test_names_of_frames_that_conflict_with_a_batch_on_its_way_are_forgott
         await authority.store.create(entry.key_in(manifest.hour), entry.encode())
     await reconciler.pass_once()
 
-    landings.answer = Landing.SETTLED
+    landings.answer = LandingState.SETTLED
     await reconciler.pass_once()
 
     assert reconciler.steady._names_under_way == {}
@@ -286,8 +286,10 @@ async def test_names_of_frames_that_conflict_with_a_batch_on_its_way_are_forgott
 class Settles:
     """Says the same of each batch."""
 
-    def __init__(self, answer: Landing) -> None:
+    def __init__(self, answer: LandingState) -> None:
         self.answer = answer
 
-    async def settle(self, manifests: Iterable[IdentityManifest], _: ReconcileReport) -> dict[BatchIdentity, Landing]:
+    async def settle(
+        self, manifests: Iterable[IdentityManifest], _: ReconcileReport
+    ) -> dict[BatchIdentity, LandingState]:
         return {each.identity: self.answer for each in manifests}

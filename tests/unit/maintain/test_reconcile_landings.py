@@ -11,7 +11,7 @@ from lakehead.buffer.collector import Collector
 from lakehead.buffer.config import CollectorConfig
 from lakehead.errors import Unavailable
 from lakehead.maintain import reconcile_cold
-from lakehead.maintain.reconcile_landings import Landing
+from lakehead.maintain.reconcile_landings import LandingState
 from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.dead_letters import ClosedLetter, DeadLetterObject
@@ -57,11 +57,11 @@ async def test_only_what_is_neither_queued_nor_settled_nor_young_is_queued(tmp_p
         assert queue.put == [lost.key]
         assert [(each.kind, each.key) for each in report.actions] == [(ActionKind.ENQUEUED, lost.key)]
         assert [looked[each.identity] for each in every] == [
-            Landing.QUEUED,
-            Landing.QUEUED,
-            *[Landing.SETTLED] * 4,
-            Landing.QUEUED,
-            Landing.YOUNG,
+            LandingState.QUEUED,
+            LandingState.QUEUED,
+            *[LandingState.SETTLED] * 4,
+            LandingState.QUEUED,
+            LandingState.YOUNG,
         ]
         await queue.landings().settle(every, ReconcileReport())
         assert queue.put == [lost.key]
@@ -107,7 +107,7 @@ async def test_a_batch_that_lands_between_the_looks_is_not_queued_again(tmp_path
 
         looked = await queue.landings(pending=LandsMeanwhile(queue, manifest)).settle([manifest], ReconcileReport())
 
-        assert (queue.put, looked[manifest.identity]) == ([], Landing.SETTLED)
+        assert (queue.put, looked[manifest.identity]) == ([], LandingState.SETTLED)
 
 
 @pytest.mark.parametrize("damaged", ["manifest", "batch"])
@@ -126,7 +126,7 @@ async def test_nothing_is_queued_if_the_queue_cannot_be_read_whole(tmp_path: Pat
         looked = await queue.landings().settle([queued, lost], report)
 
         assert queue.put == []
-        assert set(looked.values()) == {Landing.UNKNOWN}
+        assert set(looked.values()) == {LandingState.UNKNOWN}
         assert report.wrong[ProblemKind.FAILED] == 1
 
 
@@ -249,7 +249,7 @@ async def test_a_batch_from_a_gateway_whose_clock_is_far_ahead_does_not_stay_you
 
         looked = await queue.landings().settle([manifest], ReconcileReport())
 
-        assert (queue.put, looked[manifest.identity]) == ([manifest.key], Landing.QUEUED)
+        assert (queue.put, looked[manifest.identity]) == ([manifest.key], LandingState.QUEUED)
 
 
 @async_test
@@ -262,7 +262,7 @@ async def test_a_gateway_whose_clock_is_a_little_ahead_has_time_to_queue_its_bat
 
         looked = await queue.landings().settle([manifest], ReconcileReport())
 
-        assert (queue.put, looked[manifest.identity]) == ([], Landing.YOUNG)
+        assert (queue.put, looked[manifest.identity]) == ([], LandingState.YOUNG)
 
 
 @async_test
@@ -278,7 +278,7 @@ async def test_a_dead_letter_that_cannot_be_read_keeps_no_other_batch_from_being
         looked = await queue.landings().settle([given_up, lost], report)
 
         assert queue.put == [lost.key]
-        assert looked[given_up.identity] is Landing.UNKNOWN
+        assert looked[given_up.identity] is LandingState.UNKNOWN
         assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.UNREADABLE, letter.key)]
 
 

@@ -19,7 +19,7 @@ from lakehead.errors import Misconfigured
 from lakehead.gateway.server import GatewayServer
 from lakehead.maintain.garbage_metrics import GarbageMetrics, GarbageTotals
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
-from lakehead.maintain.garbage_report import BlobDecision, GarbageReport, Outcome
+from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome, GarbageReport
 from lakehead.run.config.config_file import read_config
 from lakehead.run.gateway_command import open_gateway
 from lakehead.run.gateway_wiring import GatewayWiring
@@ -244,8 +244,8 @@ async def _beside(config: Path, lake: Path, token: str, admin: str, mode: str) -
         job = _Job(gc, lambda: gc.source("scan"), is_dry_run=False, makes_audit=True, as_json=True)
         report = await job.once()
 
-        assert report.count(Outcome.ORPHAN) == 1
-        assert report.count(Outcome.CONFLICT) + report.count(Outcome.IN_SPOOL) == 1
+        assert report.count(BlobOutcome.ORPHAN) == 1
+        assert report.count(BlobOutcome.CONFLICT) + report.count(BlobOutcome.IN_SPOOL) == 1
         assert await post(batch(0)) == 410, "a retry that comes later than the horizon"
         assert await post(batch(20)) == 200
     finally:
@@ -288,7 +288,7 @@ async def test_a_spool_that_nobody_serves_is_out_of_reach() -> None:
 def test_metrics_add_up() -> None:
     totals = GarbageTotals()
     report = GarbageReport("scan", is_dry_run=False, seen=3, requests=7)
-    for outcome in (Outcome.ORPHAN, Outcome.ORPHAN, Outcome.YOUNG):
+    for outcome in (BlobOutcome.ORPHAN, BlobOutcome.ORPHAN, BlobOutcome.YOUNG):
         report.add(BlobDecision("k", 5, outcome))
     totals.add(report)
     totals.add(None)

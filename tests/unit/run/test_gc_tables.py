@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from lakehead.clock import SystemClock
 from lakehead.ids import RandomIds
-from lakehead.maintain.garbage_report import Outcome
+from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_retention import RetiringBatch
 from lakehead.run.config.config_file import read_config
 from lakehead.run.consume_wiring import ConsumeWiring
-from lakehead.run.gc_wiring import GcWiring, accepted_tables
+from lakehead.run.gc_wiring import GcWiring, landed_uuids
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.key_parts import boot_part
 from lakehead.wire.record_schemas import FrameKind
@@ -46,10 +46,10 @@ def test_tables_are_found_by_store_and_kind_and_a_missing_one_leaves_its_kind_wi
         catalog.create_namespace("raw")
         made = catalog.create_table("raw.samples", schema=pa.schema([("a", pa.int64())]))
 
-    found = accepted_tables(wiring, "s3://bucket/lake/")
+    found = landed_uuids(wiring, "s3://bucket/lake/")
 
     assert found == {FrameKind.SAMPLES: (str(made.metadata.table_uuid),), FrameKind.LOGS: ()}
-    assert accepted_tables(wiring, "s3://bucket/another") == {}
+    assert landed_uuids(wiring, "s3://bucket/another") == {}
 
 
 @async_test
@@ -73,15 +73,15 @@ async def _created_again(folder: Path) -> None:
         async with GcWiring(wiring.config, {}).collection() as collection:
             [user] = collection.users
 
-            async def outcome() -> Outcome:
+            async def outcome() -> BlobOutcome:
                 found = await user.still_needed([RetiringBatch(identity, FrameKind.SAMPLES)], done_before_ns=2**62)
                 return found[identity].outcome
 
-            assert await outcome() is Outcome.LANDING_UNKNOWN  # landed, by the state; there is no ledger here
+            assert await outcome() is BlobOutcome.LANDING_UNKNOWN  # landed, by the state; there is no ledger here
             catalog.drop_table("raw.samples")
-            assert await outcome() is Outcome.NO_TABLE
+            assert await outcome() is BlobOutcome.NO_TABLE
             catalog.create_table("raw.samples", schema=schema)
-            assert await outcome() is Outcome.NOT_LANDED
+            assert await outcome() is BlobOutcome.NOT_LANDED
 
 
 def test_in_a_table_that_is_created_again_while_it_runs_nothing_has_landed(tmp_path: Path) -> None:

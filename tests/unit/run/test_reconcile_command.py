@@ -187,7 +187,8 @@ def test_what_an_inventory_lists_is_looked_at(deployment: Deployment, lakehead: 
     [manifest] = deployment.accept(1)
     shutil.rmtree(deployment.store / "accepted-by-time")
     (tmp_path / "report/data").mkdir(parents=True)
-    pa.parquet.write_table(pa.table({"key": [manifest.key]}), tmp_path / "report/data/1.parquet")
+    listed = str(deployment.store / manifest.key).lstrip("/")
+    pa.parquet.write_table(pa.table({"key": [listed]}), tmp_path / "report/data/1.parquet")
     size = (tmp_path / "report/data/1.parquet").stat().st_size
     report = tmp_path / "report/manifest.json"
     report.write_text(

@@ -11,6 +11,7 @@ import pytest
 
 from lakehead.wire.errors import Unreadable
 from lakehead.wire.s3_inventory import (
+    MAX_LINE,
     PAGE,
     InventoryFile,
     InventoryManifest,
@@ -67,6 +68,7 @@ def test_a_manifest_names_its_files_and_columns() -> None:
         manifest("ORC"),
         manifest(schema="Bucket, Size"),
         manifest(creationTimestamp="soon"),
+        manifest(creationTimestamp=None),
         manifest(files=[{"size": 1}]),
     ],
 )
@@ -83,7 +85,11 @@ def test_keys_of_csv_are_decoded_and_old_versions_left_out() -> None:
         '"lake","%C3%A9","v","true","false","","",""',
     )
 
-    assert rows_of(file) == [InventoryObject("a+b/agent=61 x y.json", 12, AT), InventoryObject("é", None, None)]
+    assert rows_of(file) == [
+        InventoryObject("a+b/agent=61 x y.json", 12, AT),
+        InventoryObject("deleted", None, AT, is_delete_marker=True),
+        InventoryObject("é", None, None),
+    ]
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
@@ -103,7 +109,18 @@ def test_parquet_has_the_same_objects_with_plain_keys(unit: str) -> None:
     pq.write_table(table, file)
     file.seek(0)
 
-    assert rows_of(file, manifest("Parquet", "message s3.inventory {}")) == [InventoryObject("a%20b", 12, AT)]
+    assert rows_of(file, manifest("Parquet", "message s3.inventory {}")) == [
+        InventoryObject("a%20b", 12, AT),
+        InventoryObject("deleted", None, AT, is_delete_marker=True),
+    ]
+
+
+def test_a_file_of_several_gzip_members_is_read_to_its_end() -> None:
+    members = [csv_file(f'"lake","k{number}"').getvalue() for number in range(3)]
+
+    found = rows_of(io.BytesIO(b"".join(members)), manifest(schema="Bucket, Key"))
+
+    assert [each.key for each in found] == ["k0", "k1", "k2"]
 
 
 def test_many_rows_come_in_pages() -> None:
@@ -122,6 +139,8 @@ def test_many_rows_come_in_pages() -> None:
         csv_file('"lake","a","v","true","false","many","",""'),
         csv_file('"lake","a","v","true","false","1","yesterday",""'),
         csv_file('"lake","%FF","v","true","false","1","",""'),
+        csv_file('"lake","' + "a" * MAX_LINE + '","v","true","false","1","",""'),
+        csv_file(*['"lake'] * 100_000),
     ],
 )
 def test_a_damaged_file_is_refused(file: io.BytesIO) -> None:

@@ -90,9 +90,7 @@ def read_accepted(
     frame = accepted_frame(_body(source), accepted.identity, accepted.sha256)
     identity = frame.identity
     if frame.header.kind is not accepted.kind:
-        raise ObjectRefused(
-            f"It has {frame.header.kind.name.lower()}, and the table takes {accepted.kind.name.lower()}."
-        )
+        raise ObjectRefused(f"It has {frame.header.kind.word}, and the table takes {accepted.kind.word}.")
     whole = ((identity.seq_start, identity.seq_end + 1),)
     for start, end in whole if accepted.spans is None else accepted.spans:
         if not identity.seq_start <= start < end <= identity.seq_end + 1:
