@@ -4,7 +4,7 @@ import asyncio
 
 from bench.care_authority import Authority
 from bench.kept_results import KeptResults
-from lakehead.maintain.garbage_report import GarbageReport, BlobOutcome
+from lakehead.maintain.garbage_report import BlobOutcome, GarbageReport
 
 ORPHANS = 0.01
 """The share of frames that were never accepted."""

@@ -61,6 +61,9 @@ def table_uuids(wiring: "ConsumeWiring", tables: Iterable[PipelineTable]) -> Map
         by_catalog.setdefault(table.catalog, []).append(table)
     found: dict[PipelineTable, str | None] = {}
     for name, some in by_catalog.items():
+        if not wiring.is_catalog_made(name):
+            found |= dict.fromkeys(some)
+            continue
         with closing(wiring.open_catalog(name)) as catalog:
             found |= {table: table_uuid(catalog, table) for table in some}
     return found

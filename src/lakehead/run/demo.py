@@ -14,6 +14,7 @@ from lakehead.errors import Misconfigured
 from lakehead.ids import RandomIds
 from lakehead.run.demo_commands import lakehead, say, show_table
 from lakehead.run.demo_consume import pipelines, show_consuming
+from lakehead.run.demo_path import show_accepting
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
 
 MARKER = ".lakehead-demo"
@@ -50,7 +51,8 @@ def demo(
 ) -> None:
     """Load a small shop from SQLite into Iceberg on this machine, change it, load it again, and show the result.
 
-    Then land what an application puts into a queue and what is dropped into a folder, with a kill in the middle.
+    Then land what an application puts into a queue and what is dropped into a folder, with a kill in the middle; and
+    what an agent sends to two gateways, of which one is killed.
 
     Needs no server and no settings. The folder stays, with a configuration to experiment with.
 
@@ -75,8 +77,9 @@ def demo(
     say("\n4. The mirror has the current version of each order:")
     _show(folder)
     show_consuming(folder)
+    show_accepting(folder)
     say(
-        f"\n8. The files in {folder}: tables and catalog in lakehouse/, the record of landings in lakehouse/ledger/,\n"
+        f"\n10. The files in {folder}: tables and catalog in lakehouse/, the record of landings in lakehouse/ledger/,\n"
         "   the progress of every table in state.sqlite, the events of all runs in events.jsonl.\n"
         "   Change the shop (sqlite3 shop.db) or shop.json there, and run again: lakehead run shop.json\n"
         "   Drop other files into inbox/ while this runs: lakehead consume shop.json\n"

@@ -109,9 +109,12 @@ async def _once(
         elif agents:
             report.add(await reconciler.cold_scan(agents))
         else:
-            report.add(await reconciler.pass_once())
+            report.add(newest := await reconciler.pass_once())
             if cold or await reconciler.is_cold_scan_due():
-                report.add(await reconciler.cold_scan())
+                report.add(everything := await reconciler.cold_scan())
+                # The newest batches were seen by both.
+                report.accepted = max(newest.accepted, everything.accepted)
+                report.voids = max(newest.voids, everything.voids)
     return report
 
 

@@ -30,6 +30,7 @@ from lakehead.run.error_messages import open_errors_as
 from lakehead.run.resolved_config import ResolvedConfig
 from lakehead.source.dialects import open_source
 from lakehead.source.port import Source, TableName
+from lakehead.spark.settings import embedded_catalog
 from lakehead.state.opening import StateSettings, open_state
 from lakehead.state.state import State
 from lakehead.storage.open_store import open_store
@@ -83,6 +84,11 @@ class Wiring(ResolvedConfig):
                 kept = IcebergTableSink(settings, *places, landing)
             opened.pop_all()  # from now on the sink closes it
             return kept
+
+    def is_catalog_made(self, name: str) -> bool:
+        """Return False for the embedded catalog as long as its folder does not exist: the first run creates it."""
+        lakehouse = self.config.spark.lakehouse
+        return self.catalogs[name] != embedded_catalog(lakehouse) or lakehouse.expanduser().exists()
 
     def open_catalog(self, name: str, clock: Clock | None = None) -> Catalog:
         """Open a catalog by its name; the caller closes it. Raises `CannotOpen`."""

@@ -52,6 +52,14 @@ def test_tables_are_found_by_store_and_kind_and_a_missing_one_leaves_its_kind_wi
     assert landed_uuids(wiring, "s3://bucket/another") == {}
 
 
+def test_before_the_first_run_has_made_the_embedded_catalog_there_is_no_table(tmp_path: Path) -> None:
+    wiring = wired(tmp_path, ("raw.samples", "samples"))
+    (tmp_path / "lakehouse").rmdir()
+
+    assert landed_uuids(wiring, "s3://bucket/lake") == {FrameKind.SAMPLES: ()}
+    assert not (tmp_path / "lakehouse").exists()
+
+
 @async_test
 async def _created_again(folder: Path) -> None:
     url, schema = f"file://{folder}/lake", pa.schema([("a", pa.int64())])
