@@ -55,6 +55,8 @@ class Caller:
     random: Random
     numbers: Iterator[int] = field(default_factory=count)
     recent: list[AgentRequest] = field(default_factory=list)
+    rest_seconds: float = 0.0
+    """How long it rests after each request."""
 
     async def push(self, calls: Calls, stop: asyncio.Event) -> None:
         async with self.agent.client() as http:
@@ -62,6 +64,7 @@ class Caller:
                 request = self._request()
                 calls.given.given |= request.ids
                 await self._until_answered(http, request, calls)
+                await asyncio.sleep(self.rest_seconds)
                 if self.recent and self.random.random() < 0.1:  # an answer that did not arrive
                     await self._until_answered(http, self.random.choice(self.recent[-50:]), calls)
 

@@ -3,18 +3,23 @@
 The authority's store is on an S3 server behind proxies that fail, the lakehouse and the state on the local disk.
 """
 
+import asyncio
 import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from lakehead.lake.catalog import open_catalog
+from lakehead.spark.settings import EMBEDDED, embedded_catalog
 from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
+from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.frame import frame_sha256
 from tests.accepted import LOGS, SAMPLES
 from tests.chaos.agent_callers import Sky
 from tests.chaos.consume_child import Consuming, Order
@@ -26,7 +31,7 @@ from tests.servers.seaweed import Seaweed
 from tests.support.agents import AgentProcess, agent_config
 from tests.support.commands import lakehead_command
 from tests.support.costs import Mechanism, add
-from tests.support.gateways import GatewayAuthority, GatewayProcess, gateway_config
+from tests.support.gateways import GatewayAuthority, GatewayProcess, gateway_config, sample_frame
 from tests.support.serving import ServingProcess
 from tests.support.spark import Borrowed
 
@@ -37,7 +42,7 @@ STORE_SECONDS, ATTEMPT_SECONDS = 5.0, 8.0
 DAY = 86_400.0
 HORIZON_SECONDS, RETENTION_SECONDS, ROLLBACK_SECONDS = 2.0, 3.0, 1.0
 RECONCILE = {"grace_seconds": 1.0, "pass_seconds": 0.5, "cold_scan_hours": 1 / 3600}
-SILENCE = timedelta(seconds=5)
+SILENCE = timedelta(seconds=8)
 """How long a consumer may be silent before what it holds is another's: landings take longer than on a quiet disk."""
 
 WAIT_SECONDS = 300.0
@@ -51,6 +56,9 @@ FREQUENT = {
     Fault.CONFLICT: 0.01,
 }
 SILENT = {Fault.TIMEOUT_APPLIED: 0.002, Fault.TIMEOUT_APPLIED_LATER: 0.002}
+
+
+ORPHAN = sample_frame(BatchIdentity("agent", "orphan", 0, 4))
 
 
 class Victim(Protocol):
@@ -173,7 +181,8 @@ class ReconcilerProcess(ServingProcess):
     words: ClassVar = ("reconcile", "--json")
 
     def is_listening(self, said: str) -> bool:
-        return " looks after " in said
+        """Whether its first scan has ended. Before that it ends if the store fails, and its service manager acts."""
+        return '"pass": ' in said
 
 
 @dataclass
@@ -181,12 +190,17 @@ class CollectorProcess(ServingProcess):
     """A `lakehead gc` that stays. Each time that it is started, it has the next of its configurations."""
 
     words: ClassVar = ("gc", "--every", "1s")
-    others: list[Path] = field(default_factory=list)
+    next_config: Path = Path()
 
     def start(self) -> "CollectorProcess":
-        self.others.append(self.config)
-        self.config = self.others.pop(0)
-        return super().start()
+        super().start()
+        self.config, self.next_config = self.next_config, self.config
+        return self
+
+    @property
+    def is_without_retention(self) -> bool:
+        """Whether the configuration with which it runs deletes orphans alone."""
+        return "raw_blobs" in json.loads(self.config.read_text())  # that of the next start
 
     def is_listening(self, said: str) -> bool:
         """Whether its first run has ended."""
@@ -242,8 +256,12 @@ class PathDeployment:
                 sky.starting -= 1
 
     def landings(self) -> int:
-        """How many snapshots the tables have."""
-        return sum(self.consumer.landings(table) for table in (SAMPLES, LOGS) if len(self.consumer.rows(table)))
+        """How many snapshots the tables have. It reads no rows: the proxies are in the process that asks."""
+        if not self.consumer.lakehouse.exists():
+            return 0
+        with closing(open_catalog(EMBEDDED, embedded_catalog(self.consumer.lakehouse))) as catalog:
+            tables = [catalog.load_table(each) for each in (SAMPLES, LOGS) if catalog.table_exists(each)]
+            return sum(len(table.history()) for table in tables)
 
     def reconcile(self, *options: str) -> dict[str, Any]:
         """Reconcile once, in a process of its own. Returns its report."""
@@ -273,6 +291,7 @@ class PathDeployment:
         for gateway in self.gateways:
             assert gateway.terminate() == 0, gateway.said
         until(self._is_drained, "all that was accepted has landed")
+        until(self._is_collected, "an orphan is deleted, and a frame is retired")
         for consumer in self.consumers:
             consumer.running.stop()
         for each in self.caretakers:
@@ -291,6 +310,30 @@ class PathDeployment:
                 if line.startswith("deleted "):
                     kind, count = line.split()[1:3]
                     self.told[kind] = self.told.get(kind, 0) + int(count.replace(",", ""))
+
+    def plant_orphan(self) -> None:
+        """Store a frame that nobody accepts, as a gateway that dies leaves it."""
+        asyncio.run(self.store.put(keys.raw_blob(frame_sha256(ORPHAN)), ORPHAN))
+
+    def _is_collected(self) -> bool:
+        """Whether garbage collection has deleted the orphan, and a frame that has landed. Else it is restarted."""
+
+        async def looked() -> bool:
+            store = self.store
+            is_there = await store.head(keys.raw_blob(frame_sha256(ORPHAN))) is not None
+            return not is_there and bool([each async for page in store.list(keys.RETIRED) for each in page])
+
+        if asyncio.run(looked()):
+            return True
+        if self.collector.is_without_retention:
+            self.kill(self.collector)
+            self.start(self.collector)
+        return False
+
+    @property
+    def collector(self) -> CollectorProcess:
+        [found] = [each for each in self.caretakers if isinstance(each, CollectorProcess)]
+        return found
 
     def _is_drained(self) -> bool:
         for each in self.consumers:
@@ -316,7 +359,7 @@ def deployed(folder: Path, seaweed: Seaweed, jvm: Borrowed) -> Iterator[PathDepl
         with_retention = consumer.config_with("retention.json", raw_blobs=retention)
         made.caretakers += [
             ReconcilerProcess(consumer.config(), env, folder / "reconciler.log"),
-            CollectorProcess(consumer.config(), env, folder / "gc.log", others=[with_retention]),
+            CollectorProcess(consumer.config(), env, folder / "gc.log", next_config=with_retention),
         ]
         ports = free_ports(GATEWAYS)
         for number, port in enumerate(ports):
@@ -348,36 +391,3 @@ def deployed(folder: Path, seaweed: Seaweed, jvm: Borrowed) -> Iterator[PathDepl
         for process in processes:
             made.start(process)
         yield made
-
-
-DERIVED = (keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB, keys.RAW_BLOBS_BY_TIME, keys.QUARANTINE_BY_BLOB)
-"""Folders of which everything is derived from identity manifests and quarantine manifests."""
-
-
-async def derived_state(store: Store) -> dict[str, bytes]:
-    """Everything that is derived, by its key."""
-    found: dict[str, bytes] = {}
-    for folder in DERIVED:
-        async for page in store.list(folder):
-            for each in page:
-                stored = await store.get(each.key)
-                assert stored is not None, f"{each.key} is listed, and not there"
-                found[each.key] = stored.body
-    return found
-
-
-async def delete_derived_state(store: Store) -> None:
-    """Delete everything that is derived."""
-    for key in await derived_state(store):
-        await store.delete(key)
-
-
-def frames_by_time(derived: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The entries of `raw-blobs-by-time/v1/` by the hashes of their frames.
-
-    The hour is that in which an attempt began. One that crossed an hour has its entry in the hour before that of the
-    acceptance, several attempts may have several: a scan knows the hour of the acceptance alone. What they say is the
-    same.
-    """
-    hashes = {key: found[1] for key in derived if (found := keys.parse_raw_blob_by_time(key))}
-    return {hash_: derived[key] for key, hash_ in hashes.items()}
