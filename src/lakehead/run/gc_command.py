@@ -116,25 +116,29 @@ class _Job:
                 return await self._run(collection)
 
     async def stay(self, every: timedelta, metrics_port: int | None) -> None:
-        """Run it until it is stopped. A run that fails because something does not answer is made again later."""
+        """Run it until it is stopped. A run that fails because something does not answer is made again later.
+
+        Each opens everything anew: a table may have been created since, or dropped and made again, and what landed in
+        the one before is no reason to delete a frame.
+        """
         from lakehead.maintain.garbage_metrics import GarbageTotals  # noqa: PLC0415 - only this form needs it
 
         totals = GarbageTotals()
         with self._stopping("what was begun is done first"), _metrics(totals, metrics_port):
-            async with self.wiring.collection() as collection:
-                while not self.stop.is_set():
-                    try:
+            while not self.stop.is_set():
+                try:
+                    async with self.wiring.collection() as collection:
                         totals.add(await self._run(collection))
-                    except LakeheadError as error:
-                        if isinstance(error, Misconfigured):
-                            raise
-                        totals.add(None)
-                        typer.echo(f"lakehead: {error}", err=True)
-                    try:
-                        async with asyncio.timeout(every.total_seconds()):
-                            await self.stop.wait()
-                    except TimeoutError:
-                        continue
+                except LakeheadError as error:
+                    if isinstance(error, Misconfigured):
+                        raise
+                    totals.add(None)
+                    typer.echo(f"lakehead: {error}", err=True)
+                try:
+                    async with asyncio.timeout(every.total_seconds()):
+                        await self.stop.wait()
+                except TimeoutError:
+                    continue
 
     async def _run(self, collection: "GarbageCollection") -> "GarbageReport":
         deleted: list[BlobDecision] = []
