@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lakehead.run import consume_pipelines
 from lakehead.run.config.config_file import read_config
 from lakehead.run.config.consume_config import ConsumeConfig, ManifestQueueConfig
 from lakehead.run.consume_wiring import ConsumeWiring, pipeline_settings
+from lakehead.run.environment import store_settings
 from lakehead.run.resolved_config import ResolvedConfig
 from lakehead.spark.settings import EMBEDDED, embedded_catalog
 from lakehead.state.opening import open_state
@@ -47,31 +48,43 @@ class QuickSettings(PipelineSettings):
 
     retry_delay: timedelta = timedelta(0)
     longest_retry_delay: timedelta = timedelta(0)
+    shortest_lease: timedelta = timedelta(0)
 
     @property
     def lease(self) -> timedelta:
-        """Twice the commit timeout, without the minimum of production."""
-        return 2 * self.commit_timeout
+        """Twice the commit timeout, with a minimum of the test instead of that of production."""
+        return max(self.shortest_lease, 2 * self.commit_timeout)
 
 
 class QuickWiring(ConsumeWiring):
     """The wiring, but that a consumer of a manifest queue that was killed is known to be dead soon."""
 
+    heartbeat_timeout = HEARTBEAT
+
     async def open_queue(self, config: ConsumeConfig, clock: Clock, ids: Ids, random: Random) -> Queue:
         if not isinstance(config.queue, ManifestQueueConfig):
             return await super().open_queue(config, clock, ids, random)
+        store = replace(
+            store_settings(config.queue.store, self.environment),
+            connect_timeout=self.heartbeat_timeout.total_seconds() / 4,
+        )
         given = {"manifest_path": config.queue.manifest_path, "data_path_prefix": config.queue.data_path_prefix}
         settings = ManifestQueueSettings(
-            object_store_config=ObjectStoreConfig(url=config.queue.store),
-            heartbeat_timeout=HEARTBEAT,
+            object_store_config=ObjectStoreConfig(url=config.queue.store, settings=store),
+            heartbeat_timeout=self.heartbeat_timeout,
             done_cleanup_threshold=NEVER,
             **{name: path for name, path in given.items() if path is not None},
         )
         return ManifestQueue(settings, clock, ids=ids, random=random)
 
 
-def be_quick(**more: Any) -> None:
+def be_quick(*, heartbeat_timeout: timedelta = HEARTBEAT, **more: Any) -> None:
     """Let pipelines of this process have the settings of a test, from now on."""
+
+    class Wiring(QuickWiring):
+        pass
+
+    Wiring.heartbeat_timeout = heartbeat_timeout
 
     def quick(name: str, config: ConsumeConfig) -> PipelineSettings:
         usual = pipeline_settings(name, config)
@@ -80,7 +93,7 @@ def be_quick(**more: Any) -> None:
 
     setattr(coordinator, "STOP_SECONDS", 1.0)  # noqa: B010 - as below
     setattr(consume_pipelines, "pipeline_settings", quick)  # noqa: B010 - a function is replaced, which mypy would not have
-    setattr(consume_pipelines, "ConsumeWiring", QuickWiring)  # noqa: B010 - as above
+    setattr(consume_pipelines, "ConsumeWiring", Wiring)  # noqa: B010 - as above
 
 
 def be_usual() -> None:

@@ -10,11 +10,11 @@ P = ParamSpec("P")
 TIMEOUT_SECONDS = 100
 
 
-def run_bounded(work: Coroutine[Any, Any, None]) -> None:
+def run_bounded(work: Coroutine[Any, Any, None], *, seconds: float = TIMEOUT_SECONDS) -> None:
     """Run a coroutine on an event loop of its own. It fails if it takes too long or leaves a task behind."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(seconds):
             await work
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -114,7 +114,11 @@ class _Job:
                 return await self._run(collection)
 
     async def stay(self, every: timedelta, metrics_port: int | None) -> None:
-        """Run it until it is stopped. A run that fails because something does not answer is made again later."""
+        """Run it until it is stopped. A run that fails because something does not answer is made again later.
+
+        Each opens everything anew: a table may have been created since, or dropped and made again, and what landed in
+        the one before is no reason to delete a frame.
+        """
         from lakehead.maintain.garbage_metrics import GarbageTotals  # noqa: PLC0415 - only this form needs it
 
         totals = GarbageTotals()

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from hashlib import md5
 from pathlib import Path
@@ -12,15 +13,18 @@ from typing import Any
 
 import httpx
 import msgspec
+import pyarrow as pa
 import pytest
 
 from lakehead.accept.acceptance import Acceptor, Submission
 from lakehead.errors import Misconfigured
 from lakehead.gateway.server import GatewayServer
+from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_metrics import GarbageMetrics, GarbageTotals
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
 from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome, GarbageReport
 from lakehead.run.config.config_file import read_config
+from lakehead.run.consume_wiring import ConsumeWiring
 from lakehead.run.gateway_command import open_gateway
 from lakehead.run.gateway_wiring import GatewayWiring
 from lakehead.run.gc_command import _Job
@@ -35,6 +39,7 @@ from tests.support.gateways import sample_frame
 from tests.unit.run.queue_support import Done
 
 Lakehead = Callable[..., Done]
+TABLE = "raw.samples"
 HORIZON = 1e-9
 """In days: 86 microseconds."""
 
@@ -329,6 +334,53 @@ def test_a_resident_collector_runs_again_and_again_until_it_is_stopped(lakehead:
     config = written(tmp_path)
     lakehead("gateway", "init", config)
     _stays(config)
+
+
+@async_test
+async def _tables_of_three_runs(config: Path, told: list[tuple[list[str], list[str]]]) -> None:
+    wiring = GcWiring(read_config(config), {})
+    job = _Job(wiring, lambda: wiring.source("scan"), is_dry_run=False, makes_audit=False, as_json=True)
+
+    async def noted(collection: GarbageCollection) -> GarbageReport:
+        with closing(ConsumeWiring(wiring.config, {}).open_catalog("lake")) as catalog:
+            there = [str(catalog.load_table(TABLE).metadata.table_uuid)] if catalog.table_exists(TABLE) else []
+            told.append((list(collection.discarding_tables), there))
+            if there:
+                catalog.drop_table(TABLE)
+            catalog.create_namespace_if_not_exists("raw")
+            catalog.create_table(TABLE, schema=pa.schema([("a", pa.int64())]))
+        if len(told) == 3:
+            job.stop.set()
+        return GarbageReport(source="scan", is_dry_run=False)
+
+    job._run = noted  # type: ignore[method-assign]
+    await job.stay(timedelta(milliseconds=1), None)
+
+
+def test_a_resident_collector_looks_up_tables_for_each_run_since_they_may_be_made_anew(
+    lakehead: Lakehead, tmp_path: Path
+) -> None:
+    (tmp_path / "lh").mkdir()
+    store = f"file://{tmp_path}/lake"
+    pipeline = {
+        "queue": {"type": "manifest", "store": store},
+        "messages": "accepted",
+        "tables": [{"table": TABLE, "format": "frames", "kind": "samples"}],
+    }
+    config = written(
+        tmp_path,
+        raw_blobs={"retention_days": HORIZON, "rollback_days": 0},
+        spark={"lakehouse": str(tmp_path / "lh")},
+        runtime={"state": {"url": f"sqlite:///{tmp_path}/state.db"}},
+        pipelines={"metrics": pipeline},
+    )
+    lakehead("gateway", "init", config)
+    told: list[tuple[list[str], list[str]]] = []
+
+    _tables_of_three_runs(config, told)
+
+    assert [known for known, _ in told] == [there for _, there in told]
+    assert [len(there) for _, there in told] == [0, 1, 1]
 
 
 def test_the_help_has_an_example(lakehead: Lakehead) -> None:
