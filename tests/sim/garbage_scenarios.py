@@ -4,14 +4,18 @@ The shorter versions of it lose what was accepted, or delete what is needed, and
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lakehead.accept.acceptance import Submission, Void
 from lakehead.accept.voiding import Voiding
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import FoundBlob, FullScan
+from lakehead.maintain.blob_requests import CountedStore
 from lakehead.maintain.garbage_collection import GarbageCollection
 from lakehead.maintain.garbage_report import BlobDecision
 from lakehead.maintain.garbage_retention import KeepReason, Retention, RetiringBatch
+from lakehead.storage.port import ObjectMeta
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
 from lakehead.wire.authority_records import AcceptanceMode
 from lakehead.wire.batch_identity import BatchIdentity
@@ -180,6 +184,17 @@ class NeedsNoAudit(GarbageCollection):
     async def _audited_through_ns(self, now_ns: int) -> int | None:
         del now_ns
         return 2**62
+
+    def retention(self, *, is_dry_run: bool) -> Retention:
+        found = super().retention(is_dry_run=is_dry_run)
+        return replace(found, store=_SeesNoOverlaps(found.store))
+
+
+class _SeesNoOverlaps(CountedStore):
+    """Asks the reverse references alone, and not the quarantine itself."""
+
+    async def head(self, key: str) -> ObjectMeta | None:
+        return None if keys.parse_overlap(key) else await super().head(key)
 
 
 class RetiresBeforeLanding(GarbageCollection):

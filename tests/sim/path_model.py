@@ -143,7 +143,6 @@ class PathParts:
 
     landings: type[MissingLandings] = MissingLandings
     cold: type[ColdScanner] = ColdScanner
-    records: type[ReconcilerRecords] = ReconcilerRecords
 
 
 @dataclass
@@ -253,9 +252,7 @@ class PathSimulation(GarbageSimulation):
         world, ids = self.world, SeededIds(self.world.random)
         clock = SimulatedClock(world.loop, off_by=world.random.choice([0, 0, -30, 30]))
         repairs = OpenRepairs(store)
-        records = self.path_parts.records(
-            store=store, clock=clock, ids=ids, random=world.random, reconciler_id="reconciler"
-        )
+        records = ReconcilerRecords(store=store, clock=clock, ids=ids, random=world.random, reconciler_id="reconciler")
         landings = self.path_parts.landings(
             store=store,
             landed=self.table,

@@ -9,13 +9,11 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from lakehead.maintain.reconcile_cold import ColdScanner
 from lakehead.maintain.reconcile_landings import LandingState, LandingTable, MissingLandings
 from lakehead.maintain.reconcile_report import ActionKind, ReconcileReport
-from lakehead.maintain.reconciler_records import ReconcilerRecords
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.authority_records import AcceptanceMode
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.index_records import AcceptedByTime
-from lakehead.wire.maintenance_records import ColdScan
 from tests.faults.store import Faults
 from tests.sim.garbage_scenarios import (
     ROUGH,
@@ -80,6 +78,10 @@ async def _end(sim: PathSimulation, mode: AcceptanceMode, agents: Sequence[Proce
     for each in beside:
         each.crash()
     await end_acceptance(sim, mode, agents)
+    if world.random.random() < 0.3:
+        for folder in DERIVED:
+            sim.path.lose_derived(folder)
+        world.note("all that is derived is lost")
     ends, beside = world.clock.monotonic() + LANDED_WITHIN, _run_beside(sim)
     while left := sim.unsettled():
         if world.clock.monotonic() > ends:
@@ -92,7 +94,8 @@ async def _end(sim: PathSimulation, mode: AcceptanceMode, agents: Sequence[Proce
         await world.clock.sleep(5)
     for each in beside:
         each.crash()
-    await sim.reconciled()
+    for _ in range(2):  # the first goes on where a scan of everything was interrupted
+        await sim.reconciled()
     before = sim.path.snapshot()
     report = await sim.reconciled()
     if report.done or sim.queue.entries or sim.path.snapshot() != before:
@@ -163,18 +166,9 @@ class ScansTheIndex(ColdScanner):
             yield page_of_keys
 
 
-class CallsEveryScanComplete(ReconcilerRecords):
-    """Takes a scan for an audit though it has failed for some."""
-
-    async def end_cold_scan(self, scan: ColdScan) -> None:
-        await self.complete_audit(scan, ReconcileReport())
-        await super().end_cold_scan(scan)
-
-
 PATH_SOUND: dict[str, Scenario] = {"path": whole_path()}
 PATH_BROKEN: dict[str, Scenario] = {
     "path_queues_without_looking": whole_path(PathParts(landings=QueuesWithoutLooking)),
     "path_forgets_drops": whole_path(PathParts(landings=ForgetsDrops)),
     "path_scans_the_index": whole_path(PathParts(cold=ScansTheIndex)),
-    "path_calls_every_scan_complete": whole_path(PathParts(records=CallsEveryScanComplete)),
 }

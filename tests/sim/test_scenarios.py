@@ -53,8 +53,6 @@ RARE = {
     "landing_blind_pointer": (12_838, 34_249),
     "acceptance_doubt_taken_for_duplicate": (342,),
     "landing_plan_ignores_pointer": (467,),
-    "path_calls_every_scan_complete": (658,),
-    "path_scans_the_index": (1_387,),
     "landing_rebuild_without_ledger": (694, 878),
     "spool_trusts_names_at_the_start": (1_287,),
     "spool_void_without_notice": (110,),
