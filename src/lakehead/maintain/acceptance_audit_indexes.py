@@ -5,12 +5,13 @@ asked for one by one elsewhere; what a listing lacks is asked for once more, sin
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
-from lakehead.storage.port import ListedObject, Store
+from lakehead.maintain.blob_pages import closing
+from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.conflict_records import OverlapManifest, QuarantineManifest
@@ -66,7 +67,7 @@ class ListedHours:
     async def _listed(self, hour: UtcHour) -> frozenset[str] | None:
         names: set[str] = set()
         listing = self.store.list(f"{self.folder}/{hour.path}")
-        async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
+        async with closing(listing) as pages:
             async for page in pages:
                 names.update(each.key.rpartition("/")[2] for each in page)
                 if len(names) > self.most_in_an_hour:

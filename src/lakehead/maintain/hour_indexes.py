@@ -2,17 +2,13 @@
 
 import asyncio
 from collections import OrderedDict
-from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
-from lakehead.storage.port import ListedObject, Store
+from lakehead.maintain.blob_pages import closing
+from lakehead.storage.port import Store
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.utc_hours import UtcHour
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
 
 HEADS_FIRST = 4
 """Entries of an hour that are asked for one by one before the hour is listed: most hours of an old boot have few."""
@@ -78,7 +74,7 @@ class HourIndexes:
     async def _list(self, folder: str) -> None:
         found: set[bytes] = set()
         listing = self.store.list(folder)
-        async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
+        async with closing(listing) as pages:
             async for page in pages:
                 found.update(name for each in page if (name := _name(each.key)) is not None)
                 if len(found) > self.most_entries:

@@ -5,14 +5,13 @@ event, may take long, and goes on where it was interrupted.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from lakehead.accept.accepted_scan import PAGE
 from lakehead.errors import Unavailable
+from lakehead.maintain.blob_pages import closing
 from lakehead.maintain.reconcile_batch import BatchReconciler, LookedAt, Standing, each_retried, reconcile_all
 from lakehead.maintain.reconcile_landings import MissingLandings
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
@@ -22,9 +21,6 @@ from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.key_parts import agent_part
 from lakehead.wire.maintenance_records import ColdScan
-
-if TYPE_CHECKING:
-    from lakehead.storage.port import ListedObject
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +65,7 @@ class ColdScanner:
         began = self._begin()
         scan = ColdScan(begun_at_unix_ns=0) if dry else await self.records.begin_cold_scan()
         before = scan
-        async with aclosing(self._pages(FOLDERS, scan.last_key)) as pages:
+        async with closing(self._pages(FOLDERS, scan.last_key)) as pages:
             async for page in pages:
                 await self._page(page, report)
                 scan = _grown(before, report, last_key=page[-1], seen=scan.seen + len(page))
@@ -98,7 +94,7 @@ class ColdScanner:
         self._begin()
         for agent in agents:
             folders = [f"{folder}/{agent_part(agent)}" for folder in FOLDERS]
-            async with aclosing(self._pages(folders, "")) as pages:
+            async with closing(self._pages(folders, "")) as pages:
                 async for page in pages:
                     await self._page(page, report)
                     if self._is_stopped:
@@ -137,7 +133,7 @@ class ColdScanner:
             after = last_key if last_key.startswith(f"{folder}/") else ""
             listing = self.batches.store.list(folder, start_after=after)
             # All adapters' listings are generators; one that is not exhausted would be closed by a task of asyncio.
-            async with aclosing(cast("AsyncGenerator[Sequence[ListedObject], None]", listing)) as pages:
+            async with closing(listing) as pages:
                 async for listed in pages:
                     for first in range(0, len(listed), PAGE):
                         yield [each.key for each in listed[first : first + PAGE]]
