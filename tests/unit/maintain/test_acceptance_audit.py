@@ -14,6 +14,7 @@ from lakehead.maintain import acceptance_audit_indexes, acceptance_audit_report
 from lakehead.maintain.acceptance_audit import AuditParts
 from lakehead.maintain.acceptance_audit_indexes import ListedHours
 from lakehead.maintain.acceptance_audit_report import FindingKind
+from lakehead.maintain.blob_check import PART_BYTES
 from lakehead.state.model import DeadLetter
 from lakehead.storage.memory_store import MemoryStore
 from lakehead.storage.port import Object
@@ -216,7 +217,7 @@ async def test_a_retired_frame_need_not_be_there() -> None:
     assert (report.counts, report.retired) == ({}, 1)
 
 
-@pytest.mark.parametrize("size", [20, 5 << 20])
+@pytest.mark.parametrize("size", [20, PART_BYTES + 1])
 @async_test
 async def test_a_frame_that_is_retired_while_it_is_read_is_not_corrupt(size: int) -> None:
     class Retiring(MemoryStore):
