@@ -13,6 +13,7 @@ from lakehead.maintain.acceptance_audit_report import FindingKind
 from lakehead.storage.open_store import open_store
 from lakehead.storage.s3_client import open_s3_client
 from lakehead.wire.batch_identity import BatchIdentity
+from lakehead.wire.index_records import AcceptedByBlob, AcceptedByTime
 from tests.servers.ports import free_ports
 from tests.servers.seaweed import Seaweed
 from tests.support.async_tests import async_test
@@ -47,7 +48,9 @@ async def test_what_was_deleted_or_replaced_below_accepted_is_found(seaweed: Sea
     report = await authority.audit(parts)
 
     errors = {kind: names for kind, names in found(report).items() if kind.is_error}
+    gone = manifests[0]
     assert errors == {
+        FindingKind.ACCEPTED_GONE: [AcceptedByTime.of(gone).key, AcceptedByBlob.of(gone).key],
         FindingKind.DELETE_MARKER: [manifests[0].key],
         FindingKind.OLDER_VERSION: sorted(each.key for each in manifests),
     }
