@@ -184,6 +184,7 @@ LOUD: Mapping[str, tuple[Mapping[str, str | None], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     cases: list[tuple[str, Mapping[str, str | None], list[str]]] = [("all is well", {}, [])]
     cases += [(name, values, [alert]) for name, (values, alert) in LOUD.items()]

@@ -281,6 +281,7 @@ async def test_a_page_reads_some_at_once_and_never_many() -> None:
     assert (len(page.conflicts), store.most) == (90, AT_ONCE)
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_page_has_a_bounded_size_however_large_the_records_of_overlaps_are() -> None:
     store = ScriptedStore()

@@ -59,6 +59,7 @@ def offered(one: lakehead.Agent) -> int:
     return len(one.parked.list())
 
 
+@pytest.mark.slow
 @async_test
 async def test_what_is_added_is_accepted_once_although_the_store_fails_in_every_way(tmp_path: Path) -> None:
     async with running() as server, agent(tmp_path, server) as one:

@@ -88,6 +88,7 @@ def test_a_loop_waits_for_what_other_threads_ingest(where: ObjectStoreConfig) ->
     assert sorted(found) == values
 
 
+@pytest.mark.slow
 def test_what_is_released_or_left_goes_to_the_next_collector_at_once(where: ObjectStoreConfig) -> None:
     fill(where, "a", "b", "bad")
     with (
@@ -196,6 +197,7 @@ def test_closing_ends_the_calls_of_other_threads(where: ObjectStoreConfig) -> No
             assert not thread.is_alive(), "it waits for ever"
 
 
+@pytest.mark.slow
 def test_one_that_nobody_holds_any_more_is_closed(where: ObjectStoreConfig) -> None:
     watcher = ingestor(where, flush_interval=timedelta(milliseconds=300)).ingest(entries("a"))
     watcher.wait_durable()

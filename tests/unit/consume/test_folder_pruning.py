@@ -301,6 +301,7 @@ def test_the_folder_is_not_listed_again_before_it_is_time(pipeline: Pipeline) ->
     assert pipeline.store.listings == 2
 
 
+@pytest.mark.slow
 def test_a_folder_is_compared_although_another_pipeline_of_its_table_always_prunes_first(tmp_path: Path) -> None:
     clock, every = HandClock(), timedelta(minutes=1)
     with open_state(f"sqlite:///{tmp_path}/state.db", clock, RandomIds()) as state:

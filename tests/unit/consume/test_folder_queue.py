@@ -191,6 +191,7 @@ def test_a_file_that_is_not_acknowledged_comes_again() -> None:
     setup.run(test())
 
 
+@pytest.mark.slow
 def test_more_files_than_a_window_or_the_memory_holds_come_again_once_in_a_rescan() -> None:
     setup = Setup(page_size=7, window=20, remembered=30, rescan=timedelta(minutes=10))
 

@@ -71,6 +71,7 @@ def test_tags_without_boto3_are_refused_with_what_to_install(monkeypatch: pytest
         S3Tags.open({"a": "b"}, StoreSettings())
 
 
+@pytest.mark.slow
 def test_settings_that_boto3_cannot_use_are_refused() -> None:
     with pytest.raises(Misconfigured, match="Tags of objects need a client of S3"):
         S3Tags.open({"a": "b"}, StoreSettings(endpoint="nonsense", region="eu-central-1"))

@@ -66,6 +66,7 @@ def test_the_private_listener_answers_as_documented(name: str) -> None:
     check(PRIVATE[name], as_role("operator"), as_role("viewer"), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPOOL)
 def test_the_routes_of_a_spool_answer_as_documented(name: str) -> None:
     check(SPOOL[name], as_role("admin"), as_role("viewer"), {})

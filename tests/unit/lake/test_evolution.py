@@ -104,6 +104,7 @@ def test_nested_columns_are_added_whole(tmp_path: Path) -> None:
         assert names(table) == ["n", "a"]
 
 
+@pytest.mark.slow
 def test_many_who_add_columns_at_once_all_succeed(tmp_path: Path) -> None:
     errors: list[BaseException] = []
     with local_catalog(tmp_path) as catalog:

@@ -235,6 +235,7 @@ async def test_a_landing_of_more_units_than_one_transaction_takes_is_restored_in
     assert state.shards.counts(TABLE) == {ShardState.COMPLETED: 5_001}
 
 
+@pytest.mark.slow
 @async_test
 async def test_pruning_stays_paused_while_a_long_ledger_without_a_unit_below_the_prefix_is_read(
     landed: LandedUnits, clock: HandClock, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+import pytest
+
 from lakehead.errors import Misconfigured
 from lakehead.maintain.acceptance_audit import AcceptanceAudit, AuditSettings
 from lakehead.maintain.acceptance_audit_report import AuditReport
@@ -80,6 +82,7 @@ async def peak_of(batches: int) -> tuple[int, AuditReport]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @async_test
 async def test_eight_times_the_batches_take_the_same_memory() -> None:
     await peak_of(PAGE)  # what is loaded and cached once

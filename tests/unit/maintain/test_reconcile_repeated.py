@@ -81,6 +81,7 @@ async def test_two_at_once_on_a_store_with_faults_end_in_the_same_bytes(seed: in
     assert await authority.store.keys("repairs") == repairs
 
 
+@pytest.mark.slow
 @async_test
 async def test_a_dry_run_writes_nothing_and_lists_what_a_run_then_writes(tmp_path: Path) -> None:
     authority = Authority()

@@ -88,6 +88,7 @@ def filled(config: Path) -> None:
     grow_old(config.parent)
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_what_is_then_deleted(lakehead: Lakehead, tmp_path: Path) -> None:
     config = written(tmp_path)
     lakehead("gateway", "init", config)
@@ -150,6 +151,7 @@ def report_of(folder: Path) -> str:
     return f"file://{manifest}"
 
 
+@pytest.mark.slow
 def test_candidates_come_from_a_report_of_s3_inventory(lakehead: Lakehead, tmp_path: Path) -> None:
     config = written(tmp_path)
     lakehead("gateway", "init", config)
@@ -265,6 +267,7 @@ async def _beside(config: Path, lake: Path, token: str, admin: str, mode: str) -
         assert (lake / "raw-blobs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["s3_manifest", "local_spool"])
 def test_garbage_is_collected_beside_a_gateway_that_serves(lakehead: Lakehead, tmp_path: Path, mode: str) -> None:
     ingest: dict[str, Any] = {
@@ -330,6 +333,7 @@ async def _stays(config: Path) -> None:
     assert runs == 2
 
 
+@pytest.mark.slow
 def test_a_resident_collector_runs_again_and_again_until_it_is_stopped(lakehead: Lakehead, tmp_path: Path) -> None:
     config = written(tmp_path)
     lakehead("gateway", "init", config)

@@ -253,6 +253,7 @@ class ServingReconciler(ServingProcess):
         return bool(found)
 
 
+@pytest.mark.slow
 def test_it_serves_figures_and_stops_when_it_is_told_to(deployment: Deployment) -> None:
     deployment.accept(1)
     shutil.rmtree(deployment.store / "accepted-by-blob")

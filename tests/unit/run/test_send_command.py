@@ -55,6 +55,7 @@ def frames(server: Running) -> dict[str, bytes]:
     return {key: each.body for key, each in server.gateway.store._objects.items() if key.startswith("raw-blobs/")}
 
 
+@pytest.mark.slow
 def test_a_file_is_sent_in_batches_and_a_second_run_sends_the_same(
     lakehead: Lakehead, server: Running, token: Path, tmp_path: Path
 ) -> None:

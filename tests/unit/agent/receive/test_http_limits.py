@@ -63,6 +63,7 @@ async def test_a_body_of_the_largest_size_is_taken_and_one_byte_more_is_413() ->
     assert receivers.metric("body_bytes_total", route=JSON_LOGS) == 1_000  # the declared one was never read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [METRICS, JSON_LOGS])
 @async_test
 async def test_a_gzip_bomb_is_413_and_never_becomes_large(path: str) -> None:

@@ -59,6 +59,7 @@ def sample(told: object) -> dict[str, Any]:
     return dict(row)
 
 
+@pytest.mark.slow
 @given(metrics_requests)
 def test_metrics_in_json_are_those_in_protobuf(request: ExportMetricsServiceRequest) -> None:
     in_json = decode_otlp_metrics(json.dumps(as_dict(request)).encode(), is_json=True, now_ns=NOW)
@@ -101,6 +102,7 @@ def replaced(told: Any, random: Random, by: object) -> Any:
     return by
 
 
+@pytest.mark.slow
 @given(metrics_requests | logs_requests, anything, st.integers(0, 2**32))
 def test_json_of_any_kind_is_decoded_or_refused(
     request: ExportMetricsServiceRequest | ExportLogsServiceRequest, by: object, seed: int

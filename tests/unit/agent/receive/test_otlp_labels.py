@@ -83,6 +83,7 @@ def test_large_attributes_are_not_remembered() -> None:
     assert labels._used < 5_000
 
 
+@pytest.mark.slow
 def test_threads_may_share_what_is_remembered() -> None:
     labels = MetricLabels(memory_bytes=20_000)
     bodies = [body(first) for first in range(0, 200, 10)]

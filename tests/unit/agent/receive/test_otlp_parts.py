@@ -88,6 +88,7 @@ def test_millions_of_unknown_fields_of_a_point_are_never_listed() -> None:
     assert most < 10 * len(body)  # as Python has them, they took forty times
 
 
+@pytest.mark.slow
 def test_a_large_body_of_as_many_records_as_there_may_be_is_read() -> None:
     records = EMPTY_SECOND * 100_000
     assert decode_otlp_logs(of_scope(records), is_json=False, now_ns=1).records.num_rows == 100_000
