@@ -266,7 +266,8 @@ class QueueLocalState:
             if (waiting := self._messages.get(message.id)) is not None:
                 waiting.missing.discard(key)
                 waiting.acknowledge &= acknowledge
-                waiting.retry_after = waiting.retry_after or retry_after
+                if waiting.retry_after is None:  # none at all is a pause too
+                    waiting.retry_after = retry_after
                 self._settle_if_done(waiting)
 
     def _settle_if_done(self, waiting: HeldMessage) -> None:

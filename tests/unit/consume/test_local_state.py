@@ -99,6 +99,20 @@ def test_a_failed_unit_says_when_its_message_should_come_again() -> None:
     assert [each.retry_after for each in local.settled()] == [timedelta(seconds=3)]
 
 
+def test_a_message_that_may_come_again_at_once_does_so_whatever_becomes_of_its_other_units() -> None:
+    local, of = QueueLocalState(), message("m")
+    local.add(of, works(of, "failed", "landed"))
+    for unit in ("failed", "landed"):
+        local.open(key(unit), tries=0)
+
+    local.abandon([key("failed")], retry_after=timedelta(0))
+    local.start_read([key("landed")])
+    local.end_read([key("landed")])
+    local.complete([key("landed")])
+
+    assert [each.retry_after for each in local.settled()] == [timedelta(0)]
+
+
 def test_a_duplicate_of_a_unit_in_flight_is_not_opened_again_and_is_settled_with_it() -> None:
     local, second = held("a"), message("second")
 
