@@ -1,0 +1,165 @@
+"""Reads the JSON lines that runs write: whole files, or files that still grow, are rotated or are cut off."""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from lakehead.errors import Misconfigured
+from lakehead.telemetry import events
+from lakehead.telemetry.emitter import EventEnvelope
+from lakehead.telemetry.events import Event
+
+MOST_LINE_BYTES = 16 * 1024 * 1024
+"""A longer line is no event."""
+
+CHUNK_BYTES = 1024 * 1024
+
+KINDS: dict[str, type[Event]] = {
+    each.kind: each
+    for each in vars(events).values()
+    if isinstance(each, type) and issubclass(each, Event) and each is not Event
+}
+
+
+class NotAnEvent(ValueError):
+    """A line that no run has written."""
+
+
+def parse_line(line: bytes) -> EventEnvelope | None:
+    """Return the event of a line; None for an empty line, or for a kind of event that this version does not know.
+
+    Raises `NotAnEvent` for anything else.
+    """
+    if not line.strip():
+        return None
+    try:
+        found = json.loads(line)
+        at, run, table, kind = datetime.fromisoformat(found["at"]), found["run"], found["table"], found["kind"]
+        if not isinstance(run, str) or not isinstance(kind, str) or not isinstance(table, str | None):
+            raise NotAnEvent
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        known = KINDS.get(kind)
+        if known is None:
+            return None
+        event = msgspec.convert(found["payload"], type=known, strict=False)
+    except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
+        raise NotAnEvent from error
+    return EventEnvelope(id="", at=at, run=run, table=table, event=event)
+
+
+class LogFile:
+    """A log that is read from its beginning. `read` returns what was added since the last call.
+
+    A file that was replaced (rotated) is read to its end before the new one is begun. One that has become shorter was
+    cut off, and is read again from its beginning. A last line without its end waits until it is complete.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.garbage = 0
+        """Lines that are no events."""
+        self._file: IO[bytes] | None = None
+        self._rest = b""
+        self._is_read_at_all = False
+
+    def read(self) -> Iterator[EventEnvelope]:
+        """Yield the events that were added. A file that is missing has none."""
+        while True:
+            if self._file is None and not self._open():
+                return
+            yield from self._complete_lines()
+            if not self._was_replaced():
+                return
+            self._finish()
+
+    def read_rest(self) -> Iterator[EventEnvelope]:
+        """Yield the event of a last line without a line break, if it is whole. A torn line is counted as garbage."""
+        rest, self._rest = self._rest, b""
+        yield from self._parsed(rest)
+
+    @property
+    def was_found(self) -> bool:
+        """Whether the file could be opened."""
+        return self._is_read_at_all
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> bool:
+        try:
+            self._file = self.path.open("rb")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Misconfigured(f"The log {self.path} cannot be read: {error.strerror}.") from None
+        self._is_read_at_all = True
+        return True
+
+    def _complete_lines(self) -> Iterator[EventEnvelope]:
+        assert self._file is not None  # noqa: S101 - opened by the caller
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)
+            self._rest = b""
+        while chunk := self._chunk():
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                yield from self._parsed(line)
+            if len(self._rest) > MOST_LINE_BYTES:
+                self._rest = b"\0"  # the rest of the line makes one line of garbage
+
+    def _chunk(self) -> bytes:
+        assert self._file is not None  # noqa: S101 - opened by the caller
+        try:
+            return self._file.read(CHUNK_BYTES)
+        except OSError as error:
+            raise Misconfigured(f"The log {self.path} cannot be read: {error}.") from None
+
+    def _parsed(self, line: bytes) -> Iterator[EventEnvelope]:
+        try:
+            event = parse_line(line)
+        except NotAnEvent:
+            self.garbage += 1
+        else:
+            if event is not None:
+                yield event
+
+    def _was_replaced(self) -> bool:
+        """Whether another file has this name now."""
+        assert self._file is not None  # noqa: S101 - opened by the caller
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False  # moved away, and the new one is not there yet
+        own = os.fstat(self._file.fileno())
+        return (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino)
+
+    def _finish(self) -> None:
+        self.garbage += bool(self._rest.strip())
+        self._rest = b""
+        self.close()
+
+
+def log_files(paths: list[Path]) -> list[Path]:
+    """Return the log files: of a folder all that end in .jsonl. Raises `Misconfigured` if one is missing."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.jsonl*"))
+            if not inside:
+                raise Misconfigured(
+                    f"The folder {path} has no logs (*.jsonl). Name the file or folder of runtime.logging.sink."
+                )
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise Misconfigured(f"There is no log {path}. Name the file or folder of runtime.logging.sink.")
+    return found
