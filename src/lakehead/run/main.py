@@ -27,6 +27,7 @@ from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.gc_command import gc
+from lakehead.run.history_command import history
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.progress_command import progress
 from lakehead.run.reconcile_command import reconcile
@@ -67,6 +68,7 @@ app.command()(gc)
 app.command()(send)
 app.command()(audit)
 app.command()(progress)
+app.command()(history)
 app.add_typer(agent_command.app, name="agent")
 app.add_typer(config_command.app, name="config")
 app.add_typer(conflicts_command.app, name="conflicts")

@@ -43,13 +43,18 @@ def parse_line(line: bytes) -> EventEnvelope | None:
         if not isinstance(run, str) or not isinstance(kind, str) or not isinstance(table, str | None):
             raise NotAnEvent
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        known = KINDS.get(kind)
-        if known is None:
-            return None
-        event = msgspec.convert(found["payload"], type=known, strict=False)
+        event = event_of(kind, found["payload"])
     except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
         raise NotAnEvent from error
+    if event is None:
+        return None
     return EventEnvelope(id="", at=at, run=run, table=table, event=event)
+
+
+def event_of(kind: str, payload: object) -> Event | None:
+    """Return the event of a payload; None for an unknown kind. Raises `msgspec.ValidationError` for a wrong payload."""
+    known = KINDS.get(kind)
+    return None if known is None else msgspec.convert(payload, type=known, strict=False)
 
 
 class LogFile:
