@@ -1,8 +1,7 @@
 """`lakehead progress`: what the logs of runs say, live or as a summary."""
 
-import heapq
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,23 +63,21 @@ def progress(
         raise Misconfigured("--until-done is for --follow. Add it.")
     # Imported here: other commands should not wait for it.
     from lakehead.run.progress_follow import follow_logs, now_in_utc  # noqa: PLC0415 - see above
-    from lakehead.run.progress_log import LogFile, log_files  # noqa: PLC0415 - see above
+    from lakehead.run.progress_log import Logs  # noqa: PLC0415 - see above
     from lakehead.run.run_progress import Runs  # noqa: PLC0415 - see above
 
     silence = None if silent_after is None else timedelta(seconds=silent_after)
     runs, code = Runs(), 0
-    with ExitStack() as opened:
-        files = [opened.enter_context(closing(LogFile(path))) for path in log_files(logs)]
-        runs.add_all(heapq.merge(*(file.read() for file in files), key=lambda each: each.at))
+    with closing(Logs(logs)) as files:
+        runs.add_all(files.read())
         if follow:
             try:
                 follow_logs(files, runs, silence=silence, until_done=until_done, stream=sys.stdout)
             except KeyboardInterrupt:
                 code = INTERRUPTED
-        for file in files:
-            runs.add_all(file.read_rest())
+        runs.add_all(files.read_rest())
     now = now_in_utc(SystemClock())
-    _print(runs, now, garbage=sum(file.garbage for file in files), silence=silence, as_json=as_json)
+    _print(runs, now, garbage=files.garbage, silence=silence, as_json=as_json)
     if until_done and not code and any(run.state(now, silence) != "done" for run in runs.all()):
         code = 1
     raise typer.Exit(code)

@@ -1,6 +1,6 @@
 """Follows logs that grow: a live view on a terminal, lines elsewhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from threading import Event
 from typing import TextIO
@@ -11,7 +11,7 @@ from rich.live import Live
 from lakehead.clock import Clock, SystemClock
 from lakehead.run.observe.event_text import event_line
 from lakehead.run.observe.levels import Level, level_of
-from lakehead.run.progress_log import LogFile
+from lakehead.run.progress_log import Logs
 from lakehead.run.progress_view import live_view, run_line
 from lakehead.run.run_progress import Runs
 from lakehead.telemetry.emitter import EPOCH
@@ -25,7 +25,7 @@ def now_in_utc(clock: Clock) -> datetime:
 
 
 def follow_logs(
-    files: Sequence[LogFile],
+    logs: Logs,
     runs: Runs,
     *,
     silence: timedelta | None,
@@ -35,13 +35,13 @@ def follow_logs(
     """Add events to the runs as they come, and show them. Returns only with `until_done`; Ctrl-C raises."""
     clock, wait = SystemClock(), Event().wait
     if stream.isatty():
-        _follow_on_terminal(files, runs, silence, wait, stream, clock, until_done=until_done)
+        _follow_on_terminal(logs, runs, silence, wait, stream, clock, until_done=until_done)
     else:
-        _follow_in_lines(files, runs, silence, wait, stream, clock, until_done=until_done)
+        _follow_in_lines(logs, runs, silence, wait, stream, clock, until_done=until_done)
 
 
 def _follow_on_terminal(
-    files: Sequence[LogFile],
+    logs: Logs,
     runs: Runs,
     silence: timedelta | None,
     wait: Callable[[float], object],
@@ -53,16 +53,13 @@ def _follow_on_terminal(
     console = Console(file=stream, force_terminal=True, highlight=False, markup=False)
 
     def render() -> RenderableType:
-        garbage = sum(file.garbage for file in files)
         return live_view(
-            runs, now_in_utc(clock), console.size.width, console.size.height, garbage=garbage, silence=silence
+            runs, now_in_utc(clock), console.size.width, console.size.height, garbage=logs.garbage, silence=silence
         )
 
     with Live(get_renderable=render, console=console, auto_refresh=False, transient=True) as live:
         while True:
-            for file in files:
-                for envelope in file.read():
-                    runs.add(envelope)
+            runs.add_all(logs.read())
             live.refresh()
             if until_done and _is_over(runs, now_in_utc(clock), silence):
                 return
@@ -70,7 +67,7 @@ def _follow_on_terminal(
 
 
 def _follow_in_lines(
-    files: Sequence[LogFile],
+    logs: Logs,
     runs: Runs,
     silence: timedelta | None,
     wait: Callable[[float], object],
@@ -89,12 +86,11 @@ def _follow_in_lines(
     for run in runs.all():
         show(run_line(run, now_in_utc(clock), silence))
     while True:
-        for file in files:
-            for envelope in file.read():
-                runs.add(envelope)
-                told.discard(envelope.run)
-                if level_of(envelope.event) >= Level.INFO:
-                    show(event_line(envelope, None))
+        for envelope in logs.read():
+            runs.add(envelope)
+            told.discard(envelope.run)
+            if level_of(envelope.event) >= Level.INFO:
+                show(event_line(envelope, None))
         now = now_in_utc(clock)
         for run in runs.all():
             if run.run not in told and run.is_silent(now, silence):

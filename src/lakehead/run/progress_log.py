@@ -1,8 +1,10 @@
 """Reads the JSON lines that runs write: whole files, or files that still grow, are rotated or are cut off."""
 
+import heapq
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -18,6 +20,7 @@ MOST_LINE_BYTES = 16 * 1024 * 1024
 """A longer line is no event."""
 
 CHUNK_BYTES = 1024 * 1024
+IN_FOLDER = "*.jsonl*"
 
 KINDS: dict[str, type[Event]] = {
     each.kind: each
@@ -70,7 +73,8 @@ class LogFile:
         """Lines that are no events."""
         self._file: IO[bytes] | None = None
         self._rest = b""
-        self._is_read_at_all = False
+        self.read_inodes: set[tuple[int, int]] = set()
+        """The files that had this name, by device and inode."""
 
     def read(self) -> Iterator[EventEnvelope]:
         """Yield the events that were added. A file that is missing has none."""
@@ -87,11 +91,6 @@ class LogFile:
         rest, self._rest = self._rest, b""
         yield from self._parsed(rest)
 
-    @property
-    def was_found(self) -> bool:
-        """Whether the file could be opened."""
-        return self._is_read_at_all
-
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
@@ -105,7 +104,8 @@ class LogFile:
             return False
         except OSError as error:
             raise Misconfigured(f"The log {self.path} cannot be read: {error.strerror}.") from None
-        self._is_read_at_all = True
+        there = os.fstat(self._file.fileno())
+        self.read_inodes.add((there.st_dev, there.st_ino))
         return True
 
     def _complete_lines(self) -> Iterator[EventEnvelope]:
@@ -152,12 +152,50 @@ class LogFile:
         self.close()
 
 
-def log_files(paths: list[Path]) -> list[Path]:
+class Logs:
+    """Logs that are read together. New files of a folder are found when it is read again."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises `Misconfigured` if a path is missing, or a folder has no logs."""
+        self._paths = paths
+        self._files = {path: LogFile(path) for path in log_files(paths)}
+
+    @property
+    def garbage(self) -> int:
+        """Lines that are no events."""
+        return sum(file.garbage for file in self._files.values())
+
+    def read(self) -> Iterator[EventEnvelope]:
+        """Yield the events that were added, in the order of their times."""
+        self._find_new()
+        yield from heapq.merge(*(file.read() for file in self._files.values()), key=lambda each: each.at)
+
+    def read_rest(self) -> Iterator[EventEnvelope]:
+        """Yield the events of last lines without a line break."""
+        for file in self._files.values():
+            yield from file.read_rest()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+
+    def _find_new(self) -> None:
+        known = set().union(*(file.read_inodes for file in self._files.values()))
+        for folder in (path for path in self._paths if path.is_dir()):
+            for path in sorted(folder.glob(IN_FOLDER)):
+                with suppress(OSError):
+                    there = path.stat()
+                    if path not in self._files and (there.st_dev, there.st_ino) not in known:  # a rotated one is known
+                        self._files[path] = LogFile(path)
+
+
+def log_files(paths: Sequence[Path]) -> list[Path]:
     """Return the log files: of a folder all that end in .jsonl. Raises `Misconfigured` if one is missing."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(path.glob("*.jsonl*"))
+            inside = sorted(path.glob(IN_FOLDER))
             if not inside:
                 raise Misconfigured(
                     f"The folder {path} has no logs (*.jsonl). Name the file or folder of runtime.logging.sink."

@@ -32,7 +32,7 @@ def run_line(run: RunProgress, now: datetime, silence: timedelta | None = None) 
 
 
 def _heading(run: RunProgress, now: datetime, silence: timedelta | None) -> str:
-    state, took = run.state(now, silence), duration(run.elapsed(now))
+    state, took = run.state(now, silence), duration(run.elapsed(now, silence))
     day = "" if run.load_date is None else f" for {run.load_date}"
     name = f"run {one_line(run.run)[:8]}" + (f" of {one_line(run.pipeline)}{day}" if run.pipeline else "")
     if state == "silent":
@@ -49,7 +49,7 @@ def _totals(run: RunProgress, now: datetime, silence: timedelta | None) -> str:
         return ""
     numbers = totals(counts).replace("running", "not finished") if state in {"silent", "failed"} else totals(counts)
     rows = counted(counts.rows, "row")
-    return f"{counted(counts.total, 'table')}: {numbers}; {rows}{_rate(counts.rows, run.elapsed(now))}"
+    return f"{counted(counts.total, 'table')}: {numbers}; {rows}{_rate(counts.rows, run.elapsed(now, silence))}"
 
 
 def live_view(
@@ -59,8 +59,8 @@ def live_view(
     everything = runs.all()
     if not everything:
         return Text("Waiting for the first event …", style="dim")
-    active = [run for run in everything if not run.is_over]
-    shown = (active or everything)[-3:]
+    active = [run for run in everything if run.state(now, silence) == "running"]
+    shown = active[-3:] or everything[-1:]
     groups = runs.failures()
     failures = [_cut(Text(line, style="red"), width) for line in failure_lines(groups[: max(height // 6, 1)])]
     room = max(height - 2 - len(failures) - 2 * len(shown) - bool(garbage), 1) // max(len(shown), 1)
@@ -71,7 +71,7 @@ def live_view(
         parts.append(_cut(Text(_totals(run, now, silence)), width))
         parts += [_cut(Text(event_text(event)), width) for event in run.consumed.values()]
         if state in {"running", "silent"}:
-            parts += _tables(run, run.last_at if state == "silent" and run.last_at else now, width, room)
+            parts += _tables(run, run.last_at if state == "silent" else None, now, width, room)
     parts += failures
     if garbage:
         parts.append(_cut(Text(garbage_text(garbage), style="yellow"), width))
@@ -150,7 +150,7 @@ def _run_json(run: RunProgress, now: datetime, silence: timedelta | None) -> dic
         "state": run.state(now, silence),
         "started_at": None if run.started_at is None else run.started_at.isoformat(),
         "last_event_at": None if run.last_at is None else run.last_at.isoformat(),
-        "seconds": run.elapsed(now),
+        "seconds": run.elapsed(now, silence),
         "seconds_left": run.seconds_left(now),
         "rows": counts.rows,
         "counts": {
@@ -189,11 +189,13 @@ def _run_cells(run: RunProgress, now: datetime, silence: timedelta | None) -> tu
         "" if run.load_date is None else run.load_date.isoformat(),
         run.state(now, silence),
         *(f"{number:,}" for number in (counts.total, counts.done, counts.skipped, counts.failed, counts.rows)),
-        duration(run.elapsed(now)),
+        duration(run.elapsed(now, silence)),
     )
 
 
-def _tables(run: RunProgress, now: datetime, width: int, room: int) -> list[RenderableType]:
+def _tables(
+    run: RunProgress, silent_since: datetime | None, now: datetime, width: int, room: int
+) -> list[RenderableType]:
     running = run.status.tables(TableOutcome.RUNNING)
     shown = running if len(running) <= room else running[: max(room - 1, 0)]
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
@@ -203,8 +205,8 @@ def _tables(run: RunProgress, now: datetime, width: int, room: int) -> list[Rend
     for _ in ("slice", "rows", "rate", "elapsed", "left"):
         grid.add_column(no_wrap=True, justify="right")
     for each in shown:
-        elapsed = (now - each.started_at).total_seconds()
-        left = table_seconds_left(each, now)
+        elapsed = ((silent_since or now) - each.started_at).total_seconds()
+        left = None if silent_since else table_seconds_left(each, now)
         bar = ProgressBar(total=1, completed=done_share(each), width=BAR_WIDTH) if slice_position(each) else ""
         grid.add_row(
             Text(f"  {shortened(one_line(each.table), max(width // 4, 12))}"),

@@ -135,11 +135,11 @@ class RunProgress:
             return "failed" if failed or broken else "done"
         return "silent" if self.is_silent(now, silence) else "running"
 
-    def elapsed(self, now: datetime) -> float:
+    def elapsed(self, now: datetime, silence: timedelta | None = None) -> float:
         """Return how long the run took, or has been running. A silent run's time ends with its last event."""
         if self.ended is not None:
             return self.ended.seconds
-        end = self.last_at if self.is_over or self.is_silent(now) else now
+        end = self.last_at if self.is_over or self.is_silent(now, silence) else now
         return (end - self.started_at).total_seconds() if end and self.started_at else 0.0
 
     def seconds_left(self, now: datetime) -> float | None:

@@ -65,6 +65,7 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
+@pytest.mark.slow
 def test_of_100_tables_3_failures_of_one_kind_are_one_group(lakehead: Lakehead, runs: Runs) -> None:
     bad = {"t10", "t50", "t90"}
     runs.run("first", {f"t{number}": "No answer." if f"t{number}" in bad else 10 for number in range(100)})
@@ -80,6 +81,7 @@ def test_of_100_tables_3_failures_of_one_kind_are_one_group(lakehead: Lakehead, 
     assert shown.out.count("No answer.") == 1
 
 
+@pytest.mark.slow
 def test_growth_compares_with_the_median_of_the_loads_before(lakehead: Lakehead, runs: Runs) -> None:
     for number, rows in enumerate([100, 90, 1000, None, 110, 200]):
         runs.run(f"run-{number}", {"public.orders": rows})
@@ -96,6 +98,7 @@ def test_growth_compares_with_the_median_of_the_loads_before(lakehead: Lakehead,
     assert [load["usual_rows"] for load in limited["loads"]] == [105]
 
 
+@pytest.mark.slow
 def test_filters_choose_runs_and_loads(lakehead: Lakehead, runs: Runs) -> None:
     runs.run("old", {"a": 1, "b": "x"})
     middle = runs.clock.at + timedelta(minutes=1)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from lakehead.errors import Unavailable
 from lakehead.run.observe.json_lines import StructuredLogSubscriber, json_line
 from lakehead.run.observe.levels import Level
 from lakehead.run.observe.stack_hash import stack_hash
-from lakehead.run.progress_log import LogFile, NotAnEvent, parse_line
+from lakehead.run.progress_log import LogFile, Logs, NotAnEvent, parse_line
 from lakehead.run.progress_view import live_view, summary_lines
 from lakehead.run.run_progress import Runs
 from lakehead.telemetry.events import (
@@ -220,6 +220,19 @@ def test_a_log_that_was_cut_off_is_read_from_its_beginning(tmp_path: Path) -> No
     file.close()
 
 
+def test_new_logs_of_a_folder_are_found_and_rotated_ones_are_not_read_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(line_of(1))
+    with closing(Logs([tmp_path])) as logs:
+        assert [each.run for each in logs.read()] == ["run-1"]
+
+        (tmp_path / "a.jsonl").rename(tmp_path / "a.jsonl.1")
+        (tmp_path / "a.jsonl").write_bytes(line_of(2))
+        (tmp_path / "b.jsonl").write_bytes(line_of(3))
+
+        assert sorted(each.run for each in logs.read()) == ["run-2", "run-3"]
+        assert list(logs.read()) == []
+
+
 @pytest.fixture
 def half_done() -> tuple[Runs, datetime]:
     """Two of four tables are done after 20 seconds, one is at its third slice of four."""
@@ -260,7 +273,7 @@ def test_a_run_without_heartbeats_is_not_shown_as_running(half_done: tuple[Runs,
     assert "running for" in rendered(runs, last + timedelta(seconds=29))
     silent = rendered(runs, last + timedelta(seconds=31))
     assert f"no heartbeat since {last:%Y-%m-%d %H:%M:%S} UTC, most likely killed" in silent
-    assert "left" not in silent.splitlines()[0]
+    assert "left" not in silent
     [run] = runs.all()
     assert run.state(last + timedelta(seconds=31)) == "silent"
     assert any("no heartbeat since" in line for line in summary_lines(runs, last + timedelta(days=1), colour=False))
