@@ -1,6 +1,7 @@
 """The plan for schedulers: made without Spark, read by their own programs, and its commands run."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -92,6 +93,7 @@ def test_cron_reads_the_cron_file(lakehead: Lakehead, config: Path, tmp_path: Pa
     [first, second] = [line for line in done.out.splitlines() if " run " in line and not line.startswith("#")]
     assert first.startswith("30 2 * * * cd ")
     assert second.startswith("*/15 * * * * cd ")
+    assert not re.search(r"(?<!\\)%", first)  # a bare one would end the command
     # Cron hands the shell what is left when each \% is a %.
     line = first.removeprefix("30 2 * * * ").replace("\\%", "%").replace(str(LAKEHEAD), "echo")
     ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True, timeout=60)
