@@ -27,7 +27,9 @@ from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.gc_command import gc
+from lakehead.run.history_command import history
 from lakehead.run.open_consumed_tables import open_consumed_tables
+from lakehead.run.progress_command import progress
 from lakehead.run.reconcile_command import reconcile
 from lakehead.run.run_command import run
 from lakehead.run.send_command import send
@@ -65,6 +67,8 @@ app.command()(reconcile)
 app.command()(gc)
 app.command()(send)
 app.command()(audit)
+app.command()(progress)
+app.command()(history)
 app.add_typer(agent_command.app, name="agent")
 app.add_typer(config_command.app, name="config")
 app.add_typer(conflicts_command.app, name="conflicts")

@@ -1,6 +1,7 @@
 """`lakehead run`: load the tables of a configuration."""
 
 from datetime import UTC, date, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from lakehead.run.config.table_config import TableConfig
 
 
-def run(
+class PlanFormat(StrEnum):
+    """How `--dump-orchestration-plan` writes the plan."""
+
+    JSON = "json"
+    AIRFLOW = "airflow"
+    CRON = "cron"
+    SYSTEMD = "systemd"
+
+
+def run(  # noqa: PLR0913 - typer's shape: one argument for each option
     file: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="The configuration, JSON or TOML.", show_default=False)
     ],
@@ -48,6 +58,20 @@ def run(
         int | None,
         typer.Option(min=1, help="Seconds between two progress reports.", show_default="as configured"),
     ] = None,
+    dump_orchestration_plan: Annotated[
+        bool,
+        typer.Option(
+            "--dump-orchestration-plan",
+            help="Print a plan for external schedulers instead of loading: tables, order, commands, schedules. "
+            "Nothing is started or connected to.",
+        ),
+    ] = False,
+    plan_format: Annotated[
+        PlanFormat, typer.Option(help="The format of the plan: systemd writes units into --plan-folder.")
+    ] = PlanFormat.JSON,
+    plan_folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The folder for systemd's units.", show_default=False)
+    ] = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
@@ -56,6 +80,8 @@ def run(
     143 after SIGTERM.
 
     Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
+
+    Example: lakehead run conf/shop.json --dump-orchestration-plan --plan-format cron
     """
     # Imported here: slow to load, and other commands should not wait for it.
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
@@ -63,6 +89,17 @@ def run(
 
     config = read_config(file)
     tables = select_tables(config, only_tables)
+    if dump_orchestration_plan:
+        from lakehead.run.orchestration_command import print_plan  # noqa: PLC0415 - only for a plan
+
+        if reload or load_date is not None:
+            raise Misconfigured("A plan is for every day: leave out --reload and --load-date.")
+        options = [f"--wm-lag-seconds={wm_lag_seconds}"] if wm_lag_seconds else []
+        options += [f"--heartbeat-seconds={heartbeat_seconds}"] if heartbeat_seconds else []
+        print_plan(config, tables, file, options=options, form=plan_format, folder=plan_folder)
+        return
+    if plan_format is not PlanFormat.JSON or plan_folder is not None:
+        raise Misconfigured("--plan-format and --plan-folder are for --dump-orchestration-plan. Add it.")
     resolved = ResolvedConfig(config, ENVIRONMENT)
     resolved.check()
 

@@ -23,6 +23,9 @@ from lakehead.state.keys import checked_key, chunks
 from lakehead.state.model import DeadLetter, EventRecord, JsonObject, Metric
 from lakehead.state.schema import dead_letters, events, metrics
 
+RUN_START = "run_start"
+"""The kind of the event with which a run begins."""
+
 
 class History:
     """Events, dead letters and metrics. The state only indexes them; all of it is safe to lose."""
@@ -67,6 +70,30 @@ class History:
             query = query.where(events.c.at >= since)
         rows = self._database.read(lambda connection: connection.execute(query).all())
         return [_event(row) for row in rows]
+
+    def newest_runs(self, *, since: datetime | None = None, limit: int = 50) -> list[str]:
+        """The newest runs of tables, by their `run_start` events, oldest first; optionally from a time on."""
+        query = select(events.c.run).where(events.c.kind == RUN_START, events.c.run.is_not(None))
+        if since is not None:
+            query = query.where(events.c.at >= since)
+        query = query.order_by(events.c.at.desc(), events.c.event_id).limit(limit)
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return list(dict.fromkeys(row.run for row in reversed(rows)))
+
+    def events_of_runs(self, runs: Iterable[str], kinds: Iterable[str]) -> list[EventRecord]:
+        """The events of these kinds of some runs, oldest first: one query for each 1,000 runs."""
+        wanted, some_kinds = list(dict.fromkeys(runs)), list(kinds)
+
+        def work(connection: Connection) -> list[EventRecord]:
+            return [
+                _event(row)
+                for some in chunks(wanted)
+                for row in connection.execute(
+                    select(events).where(events.c.run.in_(some), events.c.kind.in_(some_kinds))
+                )
+            ]
+
+        return sorted(self._database.read(work), key=lambda event: (event.at, event.id))
 
     def bury(self, table: str, unit: str, reason: str, *, owner: str, generation: int = 0) -> DeadLetter | None:
         """Give a unit up: store the reason, and complete its shard without a snapshot, so that it is not tried again.

@@ -177,6 +177,7 @@ def reference() -> str:
         "SlicingConfig": "`runtime.scd1_slicing`",
         "StagingConfig": "`runtime.staging`",
         "LoggingConfig": "`runtime.logging`",
+        "OrchestrationConfig": "`runtime.orchestration`",
         "SourceConfig": "`sources.<name>`",
         "TlsConfig": "`sources.<name>.tls`",
         "IcebergSinkConfig": "`sinks.<name>`, type iceberg",

@@ -8,6 +8,7 @@ from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validat
 from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy, SlicingPolicy
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, TextOrSecret, invalid
 from lakehead.run.config.connections import UNSAFE_URL, contains_password
+from lakehead.run.config.cron_schedule import ScheduleText
 from lakehead.run.observe.outputs import SINKS, local_path
 
 STATE_URLS = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
@@ -179,6 +180,25 @@ class MetadataConfig(ConfigModel):
     schema_policy: SchemaPolicyConfig = Field(SchemaPolicyConfig(), description="How schema drift is handled.")
 
 
+class OrchestrationConfig(ConfigModel):
+    """How schedulers start the tables (`lakehead run CONFIG --dump-orchestration-plan`)."""
+
+    schedule: ScheduleText | None = Field(
+        None,
+        description="When tables without a schedule of their own are loaded: a cron expression in UTC. Default: only "
+        "by hand.",
+    )
+    retries: Annotated[StrictInt, Field(ge=0, le=100)] = Field(
+        2, description="How often a scheduler repeats a run that has failed."
+    )
+    retry_delay_seconds: Annotated[StrictInt, Field(ge=0, le=86_400)] = Field(
+        300, description="Seconds between a failed run and its repetition."
+    )
+    timeout_seconds: Count | None = Field(
+        None, description="Seconds after which a scheduler ends a run. Default: never."
+    )
+
+
 class RuntimeConfig(ConfigModel):
     """Settings of the whole run."""
 
@@ -216,6 +236,7 @@ class RuntimeConfig(ConfigModel):
         SlicingConfig(), description="How the new rows of an incremental table are split into slices."
     )
     logging: LoggingConfig = Field(LoggingConfig(), description="The structured log.")
+    orchestration: OrchestrationConfig = Field(OrchestrationConfig(), description="How schedulers start the tables.")
     metadata_gateway: MetadataGatewayConfig = Field(
         MetadataGatewayConfig(), description="Records for a metadata platform."
     )

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictI
 from lakehead.extract.modes import MODES
 from lakehead.extract.planning.axis import Kind
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, invalid
+from lakehead.run.config.cron_schedule import ScheduleText
 from lakehead.run.config.initial_watermark import parse_watermark
 from lakehead.run.config.partition_fields import PartitionFieldText
 from lakehead.run.config.runtime_config import Count
@@ -145,6 +146,11 @@ class TableConfig(ConfigModel):
     fetch_rows: Count = Field(10_000, description="Rows per fetch of a JDBC driver.")
     force_reload: StrictBool = Field(
         default=False, description="Whether every run reloads the table, as --reload does for one run."
+    )
+    schedule: ScheduleText | None = Field(
+        None,
+        description="When schedulers load the table: a cron expression in UTC, for --dump-orchestration-plan. Default: "
+        "the runtime's schedule.",
     )
     reconciliation: ReconciliationConfig | None = Field(None, description="How the table is compared with its source.")
 
