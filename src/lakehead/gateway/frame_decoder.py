@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakehead.accept.acceptance import Submission
 from lakehead.gateway.settings import IngestSettings
-from lakehead.wire.errors import Unreadable
 from lakehead.wire.frame import FrameLimits, decode_frame, payload_bytes_told
 
 
@@ -22,7 +21,8 @@ class FrameDecoder:
 
         Requests wait here while all threads are busy; how many can, the gateway's admission bounds.
         """
-        if _work(body) <= self._inline_bytes:
+        work = max(len(body), payload_bytes_told(body))  # bytes to look at
+        if work <= self._inline_bytes:
             return submission_of(body, self._limits)
         return await asyncio.get_running_loop().run_in_executor(self._threads, submission_of, body, self._limits)
 
@@ -34,11 +34,3 @@ class FrameDecoder:
 def submission_of(body: bytes, limits: FrameLimits) -> Submission:
     """Decode and hash a frame. Its records are not kept: acceptance needs the bytes as they came."""
     return Submission.of(body, decode_frame(body, limits))
-
-
-def _work(body: bytes) -> int:
-    """How many bytes are to be looked at: those of the body, or those that it says it decompresses to."""
-    try:
-        return max(len(body), payload_bytes_told(body))
-    except Unreadable:
-        return len(body)  # which is refused after its checksum at the latest

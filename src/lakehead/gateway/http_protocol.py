@@ -272,16 +272,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class _AnswerTransport(asyncio.Transport):
-    """What uvicorn writes an answer to. Closing it closes the connection so that the answer arrives."""
+    """What uvicorn writes an answer to. Closing it closes the connection so that the answer arrives.
+
+    The head of an answer is sent with what is written before the event loop's next turn, which is mostly the whole
+    body: sending takes longer than most of what is done for an upload.
+    """
 
     def __init__(self, protocol: BoundedHttpProtocol, cycle: RequestResponseCycle) -> None:
         super().__init__()
         self._protocol = protocol
         self._cycle = cycle
+        self._has_head = False
+        self._held = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a part of the answer."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        elif self._cycle.response_started and not self._has_head:
+            self._has_head, self._held = True, bytes(data)
+            self._protocol.loop.call_soon(self._send_held)
+            return
         self._protocol.transport.write(data)
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, b""
+        if held and not self.is_closing():
+            self._protocol.transport.write(held)
 
     def is_closing(self) -> bool:
         """Whether nothing can be sent any more."""
@@ -289,4 +306,5 @@ class _AnswerTransport(asyncio.Transport):
 
     def close(self) -> None:
         """Close the connection after the answer."""
+        self._send_held()
         self._protocol.end_after(self._cycle)

@@ -12,7 +12,14 @@ import zstandard
 
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame, TooLarge
-from lakehead.wire.frame_header import FrameHeader, check_whole, decode_header, decode_prefix, encode_head
+from lakehead.wire.frame_header import (
+    FrameHeader,
+    check_whole,
+    decode_header,
+    decode_prefix,
+    encode_head,
+    told_payload_bytes,
+)
 from lakehead.wire.ipc_payload import read_batch, write_batch
 from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind, as_newest, as_oldest
 
@@ -105,11 +112,11 @@ def peek_frame(start: bytes | memoryview) -> FrameHeader:
 
 
 def payload_bytes_told(start: bytes | memoryview) -> int:
-    """The size of the decompressed payload, as the first 40 bytes of a frame tell it. Nothing else is checked.
+    """The size of the decompressed payload as the first 40 bytes of a frame tell it; 0 if they are fewer.
 
-    Raises `BadFrame` and `NewerFormat`.
+    Nothing is checked: whether it is a frame at all, only decoding it tells.
     """
-    return decode_prefix(pa.py_buffer(start)).payload_bytes
+    return told_payload_bytes(start)
 
 
 def decode_frame(body: bytes | memoryview, limits: FrameLimits = FrameLimits()) -> Frame:  # noqa: B008 - frozen

@@ -105,6 +105,14 @@ def decode_prefix(frame: pa.Buffer) -> FramePrefix:
     return prefix
 
 
+def told_payload_bytes(start: bytes | memoryview) -> int:
+    """The size of the payload that a frame's prefix tells, of which nothing is checked; 0 if it is not all there."""
+    if len(start) < _HEADER_AT:
+        return 0
+    payload_bytes: int = _PREFIX_AND_CRC.unpack_from(start)[5]
+    return payload_bytes
+
+
 def _check_start(magic: bytes, wire_version: int) -> None:
     """Raise `BadFrame` or `NewerFormat` unless a frame that starts with so much of the magic may be one of ours."""
     if magic != MAGIC[: len(magic)]:

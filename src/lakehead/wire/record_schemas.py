@@ -332,12 +332,12 @@ def _check_ascending(name: str, items: pa.Array, ends: "np.ndarray[tuple[int], n
     pairs = len(items) - 1
     if pairs < 1:
         return
-    # One bit for each pair: whether it ascends, or the second one begins anew. Bits of no pair, at the end, are set.
-    less = np.frombuffer(_LESS.call([items.slice(0, pairs), items.slice(1)]).buffers()[1], np.uint8, (pairs + 7) // 8)
-    begins = np.zeros(8 * len(less) + 2, np.bool_)
-    begins[ends] = True
-    begins[len(items) :] = True
-    if (less | np.packbits(begins[1:-1], bitorder="little")).tobytes().strip(b"\xff"):
+    # One byte for each pair: whether it ascends, or the second one begins anew. Two more at the end are of no pair: the
+    # ends 0 and `len(items)` are not between two items.
+    less = _LESS.call([items.slice(0, pairs), items.slice(1)]).buffers()[1]
+    is_right = np.unpackbits(np.frombuffer(less, np.uint8), count=pairs + 2, bitorder="little")
+    is_right[np.subtract(ends, 1, dtype=np.intp)] = 1
+    if b"\0" in is_right[:pairs].tobytes():
         raise _broken(f"The {name} of a record are not ascending, or one is twice.")
 
 

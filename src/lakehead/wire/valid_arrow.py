@@ -45,6 +45,6 @@ def _is_ascii(maps: pa.MapArray) -> bool:
     """Whether all bytes of maps are ASCII, also those that no key or item has."""
     buffers = maps.buffers()
     return all(
-        data is None or np.frombuffer(data, np.int8).min(initial=0) >= 0
+        data is None or not data.size or np.minimum.reduce(np.frombuffer(data, np.int8)) >= 0
         for data in (buffers[_KEY_DATA], buffers[_ITEM_DATA])
     )

@@ -1,7 +1,12 @@
 """Records that break a rule of their kind are refused, and name it."""
 
+from contextlib import nullcontext
+from itertools import pairwise
+
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import BadFrame
@@ -145,3 +150,17 @@ def test_labels_of_other_records_in_the_same_memory_are_not_looked_at() -> None:
     rules.check(whole.slice(2, 1))
     with pytest.raises(BadFrame, match="not ascending"):
         rules.check(whole.slice(0, 1))
+
+
+@given(st.lists(st.lists(st.text("abé\U0001f600", max_size=2), max_size=4), min_size=1, max_size=12), st.integers(0, 3))
+def test_labels_are_taken_exactly_if_those_of_each_record_ascend_by_their_bytes(
+    names: list[list[str]], left: int
+) -> None:
+    rows = [{**NUMBER, "labels": [(name, "") for name in each]} for each in names]
+    part, seen = samples(rows).slice(left), names[left:]
+    ascend = all(one.encode() < other.encode() for each in seen for one, other in pairwise(each))
+
+    expected = nullcontext() if ascend else pytest.raises(BadFrame, match="labels of a record are not ascending")
+
+    with expected:
+        newest_schema(FrameKind.SAMPLES).check(part)
