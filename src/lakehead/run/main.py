@@ -28,6 +28,7 @@ from lakehead.run.doctor import doctor
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.gc_command import gc
 from lakehead.run.open_consumed_tables import open_consumed_tables
+from lakehead.run.recon_command import recon
 from lakehead.run.reconcile_command import reconcile
 from lakehead.run.run_command import run
 from lakehead.run.send_command import send
@@ -59,6 +60,7 @@ def lakehead(
 
 
 app.command()(run)
+app.command()(recon)
 app.command()(demo)
 app.command()(doctor)
 app.command()(reconcile)
