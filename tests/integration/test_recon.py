@@ -3,7 +3,10 @@
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
 import json
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +18,13 @@ from lakehead.run.config.config_file import read_config
 from lakehead.run.recon_tables import Reconciliation, document
 from lakehead.run.run_command import select_tables
 from lakehead.run.wiring import Wiring
+from lakehead.state.opening import open_state
 from lakehead.telemetry.emitter import Emitter, EventEnvelope
 from lakehead.telemetry.events import TableReconciled
 from tests.integration.increment_support import done
 from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
 from tests.pipeline import DAY
+from tests.support.commands import lakehead_command
 from tests.support.effort import effort
 from tests.support.source_values import MYSQL, POSTGRESQL, SQLITE
 
@@ -164,6 +169,7 @@ def test_sums_tolerance_and_samples_are_as_configured(of_kind: Scene) -> None:
 
     summed, _ = compare(scene, {**table, "reconciliation": {"sums": ["n", "id"], "checksums": ["v"]}})
     tolerated, _ = compare(scene, {**table, "reconciliation": {"tolerated_rows": 1}})
+    whole, _ = compare(scene, {**table, "reconciliation": {"sample_keys": 1_000}})
     sampled, _ = compare(scene, {**table, "reconciliation": {"sample_keys": 1}})
 
     assert [(each.what, each.column, each.target) for each in summed.numbers] == [
@@ -173,8 +179,8 @@ def test_sums_tolerance_and_samples_are_as_configured(of_kind: Scene) -> None:
     assert summed.outcome is Outcome.DIFFERENT
     assert summed.keys == (), "its hash leaves the column out"
     assert tolerated.is_equal
-    assert sampled.is_equal, "the key is in no bucket of the sample"
     assert any("410 of 4,096 buckets" in note for note in sampled.notes)
+    assert [each.key for each in whole.keys] == ["5"], "every key is in the sample"
 
 
 @pytest.mark.parametrize("kind", effort(("mysql",), soak=KINDS))
@@ -210,3 +216,38 @@ def test_a_full_table_is_compared_with_the_source_as_it_is_now_and_the_report_sa
     assert [(each.kind, each.key) for each in report.keys] == [(Difference.CHANGED, "2")]
     assert "the load of 2026-01-01 at 20" in report.point
     assert any("since the load" in note for note in report.notes)
+
+
+def test_the_command_prints_what_differs_exits_1_and_keeps_an_event(on_sqlite: Scene) -> None:
+    scene = on_sqlite
+    table = loaded(scene)
+    mirror(scene, table["table"], "DELETE FROM {t} WHERE id = 3")
+    config = scene.pipeline.config([table])
+    command = [str(Path(sys.executable).parent / "lakehead"), "recon", str(config)]
+
+    ran = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=200)
+
+    assert ran.returncode == 1, ran.stderr
+    [report] = json.loads(ran.stdout)["tables"]
+    assert (report["outcome"], report["keys"]) == (
+        "different",
+        [{"kind": "missing", "bucket": 3, "key": "3"}],
+    )
+    with open_state(f"sqlite:///{scene.pipeline.folder}/state.sqlite", SystemClock(), RandomIds()) as state:
+        kinds = [event.kind for event in state.history.events(limit=10)]
+    assert "table_reconciled" in kinds
+
+
+def test_an_unknown_table_is_told_before_anything_is_started(on_sqlite: Scene) -> None:
+    config = on_sqlite.pipeline.config([scd1("orders", ["id"])])
+
+    done = lakehead_command("recon", config, "nothing", env={"PATH": "/nowhere", "JAVA_HOME": "/nowhere"})
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no table nothing" in done.stderr
+
+
+def test_help_has_an_example() -> None:
+    done = lakehead_command("recon", "--help")
+
+    assert "Example: lakehead recon conf/shop.json" in " ".join(done.stdout.replace("│", " ").split())

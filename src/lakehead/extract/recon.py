@@ -92,7 +92,10 @@ def compared_columns(info: TableInfo, table: TableSettings, settings: ReconSetti
                 f"Column {column.name!r} of {table.name} is of type {column.declared}, whose sums are not exact. "
                 "Remove it from reconciliation.sums."
             )
-    return Compared(hashed=HashedColumns(keys=tuple(keys or rows), rows=tuple(rows), sums=sums), skipped=skipped)
+    return Compared(
+        hashed=HashedColumns(keys=tuple(keys or rows), rows=tuple(rows), sums=sums, spread=settings.sample_keys > 0),
+        skipped=skipped,
+    )
 
 
 def reconcile_table(

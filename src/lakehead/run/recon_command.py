@@ -104,13 +104,14 @@ def print_reports(reports: "Sequence[ReconReport]") -> None:
 
     from lakehead.run.observe.event_text import one_line  # noqa: PLC0415 - see above
 
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else 200
+    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
     shown = Table("table", "outcome", "rows in source", "rows in target", "differences", "seconds")
     for report in reports:
-        found = ", ".join(f"{number:,} {kind}" for kind, number in report.differences.items())
-        found += ", ".join(f"{each.what} of {each.column}" for each in report.numbers)
+        found = [f"{number:,} {kind}" for kind, number in report.differences.items()]
+        found += [f"{each.what} of {each.column}" for each in report.numbers]
         rows = ["" if number is None else f"{number:,}" for number in (report.source_rows, report.target_rows)]
-        shown.add_row(report.table, report.outcome.replace("_", " "), *rows, found, f"{report.seconds:,.1f}")
+        shown.add_row(report.table, report.outcome.replace("_", " "), *rows, ", ".join(found), f"{report.seconds:,.1f}")
     console.print(shown)
     for report in reports:
         console.print(f"\n{report.table}: compared {report.point}" if report.point else f"\n{report.table}:")

@@ -41,10 +41,13 @@ class HashedColumns:
     sums: tuple[Column, ...] = ()
     """Number columns whose sums, minima and maxima are computed."""
 
+    spread: bool = False
+    """Whether neighbouring keys must be in different buckets, as for a sample."""
+
     @property
     def by_number(self) -> bool:
         """Whether the bucket is the remainder of an integer key, which needs no hash."""
-        return len(self.keys) == 1 and kinds.is_integer(self.keys[0].arrow)
+        return not self.spread and len(self.keys) == 1 and kinds.is_integer(self.keys[0].arrow)
 
 
 @dataclass(frozen=True, slots=True)
