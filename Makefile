@@ -12,7 +12,7 @@ READY    := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume bench-gateway bench-agent bench-care format lock clean
+.PHONY: help install check test soak jars lint types contracts sim demo bench-storage bench-start bench-landing bench-upkeep bench-extract bench-buffer bench-consume bench-gateway bench-agent bench-care bench-ops format lock clean
 
 help: ## List every command
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-agent: $(READY) ## Measure agents beside a floor that parses and flushes t
 
 bench-care: $(READY) ## Measure the reconciler beside bare gets, garbage collection's requests, and the whole path (6 minutes; KEEP=1 keeps the result)
 	@$(BIN)/python -m bench.care $(if $(KEEP),--keep)
+
+bench-ops: $(READY) ## Measure what it costs to operate tables: comparing 3,000,000 rows with their source (4 minutes; KEEP=1 keeps the result)
+	@$(BIN)/python -m bench.ops $(if $(KEEP),--keep)
 
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

@@ -30,6 +30,7 @@ from lakehead.run.gc_command import gc
 from lakehead.run.history_command import history
 from lakehead.run.open_consumed_tables import open_consumed_tables
 from lakehead.run.progress_command import progress
+from lakehead.run.recon_command import recon
 from lakehead.run.reconcile_command import reconcile
 from lakehead.run.run_command import run
 from lakehead.run.send_command import send
@@ -61,6 +62,7 @@ def lakehead(
 
 
 app.command()(run)
+app.command()(recon)
 app.command()(demo)
 app.command()(doctor)
 app.command()(reconcile)

@@ -17,6 +17,7 @@ from lakehead.source import sql_queries
 from lakehead.source.dialect import Dialect
 from lakehead.source.dialects import DIALECTS
 from lakehead.source.errors import SourceFailed
+from lakehead.source.hash_sql import HashSql
 from lakehead.source.jdbc import JDBC, MARIADB, driver_properties
 from lakehead.source.port import (
     EVERY_REFUSED,
@@ -64,6 +65,7 @@ class JdbcSource:
     """A connection of a JDBC driver in Spark's JVM."""
 
     capabilities = SourceCapabilities(incremental=False, arrow=False)
+    hash_sql: HashSql | None = None
 
     def __init__(self, settings: SourceSettings, session: "SparkSession") -> None:
         self.settings = settings
@@ -170,6 +172,11 @@ class JdbcSource:
     def sample_condition(self, fraction: float) -> str:
         """Raise `Misconfigured`: not supported by JDBC."""
         raise Misconfigured(f"{self.settings} cannot be sampled (fraction {fraction}). Set the table's mode to full.")
+
+    @contextmanager
+    def consistent_reads(self) -> Iterator[None]:
+        """Nothing is promised: JDBC does not say how a snapshot is begun."""
+        yield
 
     @contextmanager
     def snapshot(self) -> Iterator[str | None]:

@@ -9,8 +9,10 @@ from typing import Any
 from lakehead.errors import Misconfigured
 from lakehead.source import sql_queries
 from lakehead.source.driver_errors import translate_errors
+from lakehead.source.hash_sql import HashSql
 from lakehead.source.local_time import instants_from
 from lakehead.source.mysql import MYSQL, QUOTE_MARK, SESSION
+from lakehead.source.mysql_hashes import MYSQL_HASHES
 from lakehead.source.mysql_types import column_of
 from lakehead.source.port import (
     Column,
@@ -51,6 +53,7 @@ class MySQLSource:
     """An open connection to a MySQL or MariaDB database."""
 
     sql_dialect = MYSQL.sqlglot
+    hash_sql: HashSql | None = MYSQL_HASHES
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
@@ -157,6 +160,15 @@ class MySQLSource:
     def sample_condition(self, fraction: float) -> str:
         """Return a condition that is true for a random fraction of the rows."""
         return f"RAND() < {fraction:.9f}"
+
+    @contextmanager
+    def consistent_reads(self) -> Iterator[None]:
+        """All statements within the `with` see one snapshot."""
+        self.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        try:
+            yield
+        finally:
+            self.rows("ROLLBACK")
 
     @contextmanager
     def snapshot(self) -> Iterator[str | None]:

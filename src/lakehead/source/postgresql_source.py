@@ -11,6 +11,7 @@ from lakehead.errors import Misconfigured
 from lakehead.source import sql_queries
 from lakehead.source.driver_errors import translate_errors
 from lakehead.source.errors import NotExact
+from lakehead.source.hash_sql import HashSql
 from lakehead.source.local_time import instants_from
 from lakehead.source.port import (
     Column,
@@ -24,7 +25,8 @@ from lakehead.source.port import (
     TableName,
     quote_identifier,
 )
-from lakehead.source.postgresql import POSTGRESQL, no_timeouts
+from lakehead.source.postgresql import POSTGRESQL, TEXT_SETTINGS, no_timeouts
+from lakehead.source.postgresql_hashes import POSTGRESQL_HASHES
 from lakehead.source.postgresql_types import column_of
 from lakehead.source.source_settings import APPLICATION_NAME, SourceSettings
 from lakehead.source.splits import block_split_points
@@ -117,6 +119,7 @@ class PostgreSQLSource:
 
     capabilities = SourceCapabilities(incremental=True)
     sql_dialect = POSTGRESQL.sqlglot
+    hash_sql: HashSql | None = POSTGRESQL_HASHES
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
@@ -241,6 +244,18 @@ class PostgreSQLSource:
     def sample_condition(self, fraction: float) -> str:
         """Return a condition that is true for a random fraction of the rows."""
         return f"random() < {fraction:.9f}"
+
+    @contextmanager
+    def consistent_reads(self) -> Iterator[None]:
+        """All statements within the `with` see one snapshot, and write values as readers do."""
+        with translate_errors(self.settings):
+            for statement in ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", *TEXT_SETTINGS):
+                self._connection.execute(statement.encode())
+        try:
+            yield
+        finally:
+            with translate_errors(self.settings):
+                self._connection.execute("ROLLBACK")
 
     @contextmanager
     def snapshot(self) -> Iterator[str | None]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakehead.errors import Misconfigured
 from lakehead.source import sql_queries
 from lakehead.source.driver_errors import translate_errors
+from lakehead.source.hash_sql import HashSql
 from lakehead.source.port import (
     Column,
     OpenTransactions,
@@ -28,6 +29,7 @@ from lakehead.source.port import (
 )
 from lakehead.source.source_settings import SourceSettings
 from lakehead.source.sqlite import SQLITE
+from lakehead.source.sqlite_hashes import SQLITE_HASHES, add_hash_functions
 from lakehead.source.sqlite_types import column_of
 from lakehead.state.model import Value
 
@@ -39,6 +41,7 @@ class SQLiteSource:
 
     capabilities = SourceCapabilities(incremental=True, second_digits=0, one_writer=True)
     sql_dialect = SQLITE.sqlglot
+    hash_sql: HashSql | None = SQLITE_HASHES
 
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
@@ -137,6 +140,16 @@ class SQLiteSource:
     def sample_condition(self, fraction: float) -> str:
         """Return a condition that is true for a random fraction of the rows."""
         return f"abs(random() % 1000000) < {round(fraction * 1_000_000)}"
+
+    @contextmanager
+    def consistent_reads(self) -> Iterator[None]:
+        """All statements within the `with` see one snapshot."""
+        add_hash_functions(self._connection)
+        self.rows("BEGIN")
+        try:
+            yield
+        finally:
+            self.rows("ROLLBACK")
 
     @contextmanager
     def snapshot(self) -> Iterator[str | None]:

@@ -259,3 +259,21 @@ class StagingCleaned(Event):
     """Directories that never landed: their writer is still running elsewhere, or was killed."""
     error: str | None = None
     """Why the clean-up stopped early."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReconciled(Event):
+    """A table was compared with its source."""
+
+    kind: ClassVar[str] = "table_reconciled"
+    outcome: str
+    """equal, different, not_compared or failed."""
+    point: str | None = None
+    """Up to where both sides were compared."""
+    source_rows: int | None = None
+    target_rows: int | None = None
+    differences: Mapping[str, int] = field(default_factory=dict)
+    """Keys that are missing, extra, doubled, fewer or changed in the target."""
+    reason: str | None = None
+    """Why it was not compared, and what to do."""
+    seconds: float

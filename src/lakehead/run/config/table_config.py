@@ -38,13 +38,17 @@ AnyValue = Annotated[Value | None, PlainValidator(lambda given: given, json_sche
 class ReconciliationConfig(ConfigModel):
     """How a table is compared with its source (`recon`)."""
 
-    counts: StrictBool = Field(default=True, description="Whether to compare row counts.")
-    sums: tuple[NonEmptyText, ...] = Field((), description="Columns whose sums are compared.")
-    checksums: tuple[NonEmptyText, ...] = Field((), description="Columns whose hashes are compared.")
-    sample_keys: Annotated[StrictInt, Field(ge=0)] = Field(
-        0, description="The number of sampled keys whose rows are compared."
+    counts: StrictBool = Field(default=True, description="Whether to compare row counts where rows cannot be hashed.")
+    sums: tuple[NonEmptyText, ...] = Field((), description="Number columns whose sums, minima and maxima are compared.")
+    checksums: tuple[NonEmptyText, ...] = Field(
+        (), description="Columns whose values are hashed and compared, besides the key. Default: all that can be."
     )
-    tolerated_rows: Annotated[StrictInt, Field(ge=0)] = Field(0, description="The accepted difference in rows.")
+    sample_keys: Annotated[StrictInt, Field(ge=0)] = Field(
+        0, description="About how many sampled keys have their rows hashed. 0: all."
+    )
+    tolerated_rows: Annotated[StrictInt, Field(ge=0)] = Field(
+        0, description="How many rows may differ without an error."
+    )
 
 
 class TableConfig(ConfigModel):
@@ -152,7 +156,10 @@ class TableConfig(ConfigModel):
         description="When schedulers load the table: a cron expression in UTC, for --dump-orchestration-plan. Default: "
         "the runtime's schedule.",
     )
-    reconciliation: ReconciliationConfig | None = Field(None, description="How the table is compared with its source.")
+    reconciliation: ReconciliationConfig | None = Field(
+        None,
+        description="How the table is compared with its source (`lakehead recon`). Default: by hashes of all columns.",
+    )
 
     @field_validator("incremental_column")
     @classmethod

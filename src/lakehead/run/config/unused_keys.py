@@ -12,12 +12,9 @@ from lakehead.run.config.runtime_config import (
     NotificationsConfig,
     SchemaPolicyConfig,
 )
-from lakehead.run.config.table_config import ReconciliationConfig, TableConfig
 
 UNUSED_KEYS: Mapping[type[ConfigModel], tuple[str, ...]] = {
     SourceConfig: ("driver",),
-    TableConfig: ("reconciliation",),
-    ReconciliationConfig: ("counts", "sums", "checksums", "sample_keys", "tolerated_rows"),
     MetadataConfig: ("enabled", "cache_path", "ttl_hours"),
     GuardrailsConfig: ("max_precision", "max_scale"),
     SchemaPolicyConfig: ("require_snapshot", "allow_missing_columns", "allow_new_columns"),

@@ -22,6 +22,7 @@ from lakehead.telemetry.events import (
     TableFailed,
     TableHeldBack,
     TablePlanned,
+    TableReconciled,
     TableSkipped,
     TableStart,
     TableStep,
@@ -185,6 +186,10 @@ def _run_text(event: Event) -> str:
             text = f"staging of {event.root} cleaned: {counted(event.removed, 'directory', 'directories')} removed"
             text += f", {event.not_landed:,} kept that never landed" if event.not_landed else ""
             return text if event.error is None else f"{text}; stopped early: {one_line(event.error)}"
+        case TableReconciled():
+            found = ", ".join(f"{number:,} {kind}" for kind, number in event.differences.items() if number)
+            reason = one_line(event.reason) if event.reason else found
+            return f"compared with its source: {event.outcome}" + (f" ({reason})" if reason else "")
         case unknown:
             return f"{unknown.kind}: {json.dumps(unknown.payload())}"
 

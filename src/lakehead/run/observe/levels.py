@@ -11,6 +11,7 @@ from lakehead.telemetry.events import (
     RunDone,
     TableFailed,
     TableHeldBack,
+    TableReconciled,
     TableStep,
 )
 
@@ -46,6 +47,8 @@ def level_of(event: Event) -> Level:
         case TableHeldBack():
             return Level.WARNING
         case PipelineEnded() if event.error is not None:
+            return Level.ERROR
+        case TableReconciled() if event.outcome != "equal":
             return Level.ERROR
         case PipelineStarted() if event.warning is not None:
             return Level.WARNING
