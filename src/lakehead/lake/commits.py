@@ -163,6 +163,15 @@ def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str])
     return _made(producer)
 
 
+def without_files(table: Iceberg, files: Iterable[IcebergDataFile]) -> tuple[TableUpdate, ...]:
+    """A snapshot that lacks these data files of main's snapshot, and is the same otherwise."""
+    producer: Any = _AsLoaded(table).update_snapshot({}).overwrite()
+    producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_new_snapshot`
+    for file in files:
+        producer.delete_data_file(file)
+    return _made(producer)
+
+
 def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergDataFile]:
     schema = next(schema for schema in metadata.schemas if schema.schema_id == rows.schema_id)
     plan, paths = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)

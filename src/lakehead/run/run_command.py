@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,6 +48,13 @@ def run(
         int | None,
         typer.Option(min=1, help="Seconds between two progress reports.", show_default="as configured"),
     ] = None,
+    maintenance_mode: Annotated[
+        Literal["dry-run", "apply", "rebuild-from-raw"] | None,
+        typer.Option(
+            help="Maintain the tables instead of loading them, and print the results as JSON: show what would be done, "
+            "do it, or rebuild mirrors from raw.",
+        ),
+    ] = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
@@ -55,7 +62,10 @@ def run(
     last one stopped. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong, 130 after Ctrl-C,
     143 after SIGTERM.
 
+    With --maintenance-mode no table is loaded, and only JSON is printed on stdout.
+
     Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
+    Example: lakehead run conf/shop.json --maintenance-mode dry-run
     """
     # Imported here: slow to load, and other commands should not wait for it.
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
@@ -65,6 +75,18 @@ def run(
     tables = select_tables(config, only_tables)
     resolved = ResolvedConfig(config, ENVIRONMENT)
     resolved.check()
+
+    if maintenance_mode is not None:
+        if reload:
+            raise Misconfigured("--maintenance-mode loads nothing. Leave out --reload.")
+        from lakehead.run.maintain_tables import maintain_tables  # noqa: PLC0415 - see above
+        from lakehead.run.maintenance_mode import MaintenanceMode  # noqa: PLC0415 - see above
+
+        today = load_date.date() if load_date else _today()
+        mode = MaintenanceMode(maintenance_mode)
+        with report_interrupts(_print_error):
+            code = maintain_tables(resolved, tables, mode, today=today, config_file=file)
+        raise typer.Exit(code)
 
     from lakehead.run.spark_startup import start_in_background  # noqa: PLC0415 - only for a valid configuration
 

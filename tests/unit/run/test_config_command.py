@@ -176,6 +176,7 @@ def reference() -> str:
         "LedgerConfig": "`runtime.ledger`",
         "SlicingConfig": "`runtime.scd1_slicing`",
         "StagingConfig": "`runtime.staging`",
+        "MaintenanceConfig": "`runtime.maintenance`",
         "LoggingConfig": "`runtime.logging`",
         "SourceConfig": "`sources.<name>`",
         "TlsConfig": "`sources.<name>.tls`",
