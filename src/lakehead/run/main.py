@@ -20,6 +20,7 @@ from lakehead.run import (
     queue,
     repairs_command,
     state_command,
+    tables_command,
 )
 from lakehead.run.audit_command import audit
 from lakehead.run.dead_letters_command import dead_letter_commands
@@ -76,6 +77,7 @@ app.add_typer(policy_command.app, name="policy")
 app.add_typer(queue.app, name="queue")
 app.add_typer(repairs_command.app, name="repairs")
 app.add_typer(state_command.app, name="state")
+app.add_typer(tables_command.app, name="tables")
 
 
 def command() -> NoReturn:
