@@ -64,6 +64,11 @@ def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str
             return (*updates, set_tag(LAST_LANDING, added(updates))), ()
 
 
+def replacement(table: Iceberg, rows: NewFiles) -> tuple[TableUpdate, ...]:
+    """A snapshot of new files that is no landing."""
+    return _new_snapshot(table, rows, {})
+
+
 def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRANCH) -> tuple[TableUpdate, ...]:
     """A snapshot that changes no row."""
     return _made(_AsLoaded(table).update_snapshot(dict(properties), branch).fast_append())
@@ -198,8 +203,10 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
     partitions = {same_partition(file.partition) for file in rows.files}
     for old in live_files(table):
-        if rows.change is Change.REPLACE:
+        if rows.change is Change.REPLACE or (rows.change is Change.REPLACE_FILES and old.file_path in rows.replaced):
             yield old
+        elif rows.change is Change.REPLACE_FILES:
+            continue
         elif old.spec_id != rows.spec_id:
             raise Misconfigured(
                 f"The table {'.'.join(table.name())} has files of an earlier partitioning, so its partitions cannot be "

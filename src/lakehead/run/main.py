@@ -26,6 +26,7 @@ from lakehead.run.audit_command import audit
 from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
+from lakehead.run.erase_command import erase
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.gc_command import gc
 from lakehead.run.open_consumed_tables import open_consumed_tables
@@ -62,6 +63,7 @@ def lakehead(
 app.command()(run)
 app.command()(demo)
 app.command()(doctor)
+app.command()(erase)
 app.command()(reconcile)
 app.command()(gc)
 app.command()(send)
