@@ -146,7 +146,7 @@ def _unreachable(wiring: "Wiring", chosen: "ConfiguredTable", tables: "Sequence[
         if older:
             yield (
                 f"{len(older)} older snapshots of {table.name}, until they expire: lakehead maintain expire "
-                f"{table.name} --older-than 0s --config FILE; then lakehead maintain sweep"
+                f"{table.name} --older-than 0s --config FILE"
             )
         if others := sorted(name for name in metadata.refs if name != "main" and not name.startswith("lakehead-")):
             yield f"branches and tags of {table.name}, which keep snapshots: {', '.join(others)}"
@@ -154,5 +154,5 @@ def _unreachable(wiring: "Wiring", chosen: "ConfiguredTable", tables: "Sequence[
         yield "file sinks: delete the rows there by hand"
     yield f"the source of {chosen.config.full_name}: a load brings the key back while the source has it"
     if wiring.config.pipelines:
-        yield "dead letters, queues and accepted batches of pipelines: see lakehead dead-letters and lakehead gc"
+        yield "dead letters, queues and accepted batches of pipelines"
     yield "backups and copies of the lakehouse"
