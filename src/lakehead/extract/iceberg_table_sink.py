@@ -43,6 +43,7 @@ from lakehead.lake.landing import Landing, NewWatermark, Unit
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.ports import Overtaken, Staged
 from lakehead.lake.protocol import Audit
+from lakehead.lake.raw_floor import floor_of
 from lakehead.lake.staged_rows import Change, NewFiles
 from lakehead.lake.stagers import StagingFailed
 from lakehead.spark.names import quoted
@@ -138,6 +139,27 @@ class IcebergTableSink:
         audits = [NoDuplicates(self._session, self._made(self._out), rule.keys)] if rule.filters else []
         return self._land_out(raw, f"{published.slice}..{raw.slice}", statement, published, audits)
 
+    def rebuild_from_raw(self, rule: DedupRule | None, progress: TableProgress, unit: str) -> TableProgress:
+        """Write the mirror or the final table anew from raw, up to the slice that it had; `unit` is a name of its own.
+
+        `rule` is None for a table that is loaded in full. A table that does not exist is created. Raises `Overtaken` if
+        another run has published meanwhile, and `Misconfigured` if raw lacks rows that retention has removed.
+        """
+        raw, published = progress.raw, progress.published
+        if raw is None or raw.slice is None:
+            raise Misconfigured(f"The raw table of {self._settings.name} is empty. Load it first.")
+        if self._out is None:
+            self._ensure(assign_fresh_schema_ids(self._made(self._raw).seen().schema()))
+        # Not beyond what readers have: a reload may have landed a part of a new generation.
+        upto = raw if published is None else replace(raw, generation=published.generation, slice=published.slice)
+        if rule is None:
+            rows = self._rows(upto, after=(upto.slice or 0) - 1)
+            keys = keys_of(self._settings, self.columns) if self._settings.null_keys is Rule.EXCLUDE else ()
+            statement: Statement = partial(overwrite, rows=rows, conditions=whole_keys(keys))
+        else:
+            statement = partial(overwrite_newest, rows=self._rows(upto, after=0), rule=rule)
+        return self._land_out(upto, f"rebuild/{unit}", statement, published, again=True)
+
     def close(self) -> None:
         """Close the catalog."""
         self._landing.catalog.close()
@@ -181,6 +203,14 @@ class IcebergTableSink:
         snapshot = metadata.current_snapshot_id
         if snapshot is None or raw.slice is None:
             raise Overtaken(f"The raw table of {self._settings.name} has lost its rows. Run it again.")
+        floor = floor_of(metadata)
+        if floor is not None and floor.misses(raw.generation, after):
+            raise Misconfigured(
+                f"The raw table {table.name} no longer holds all slices up to {floor.slice}: raw retention has removed "
+                f"old ones, so {self._out_place.name if self._out_place else self._settings.name} cannot be made from "
+                f"slices above {after}. Nothing was changed. Reload the table from its source: lakehead run CONFIG "
+                f"--only-tables {self._settings.name} --reload"
+            )
         return RawRows(
             table=self._sql(self._raw_place),
             snapshot=snapshot,
@@ -228,10 +258,15 @@ class IcebergTableSink:
         statement: Statement,
         expected: Watermark | None,
         audits: Sequence[Audit[Any]] = (),
+        *,
+        again: bool = False,
     ) -> TableProgress:
-        """Run a statement on the mirror or the final table and land it, unless the table has raw's slices already."""
+        """Run a statement on the mirror or the final table and land it, unless the table has raw's slices already.
+
+        With `again` also if it has.
+        """
         table, run = self._made(self._out), self._landing.run
-        if expected and (expected.generation, expected.slice or 0) >= (raw.generation, raw.slice or 0):
+        if not again and expected and (expected.generation, expected.slice or 0) >= (raw.generation, raw.slice or 0):
             return self._settled()
         stager = MergeStager(
             session=run.session,

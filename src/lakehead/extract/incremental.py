@@ -4,20 +4,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
+from lakehead.extract.dedup import dedup_rule
 from lakehead.extract.incremental_source import IncrementalSource, kind_of_column
 from lakehead.extract.late_commits import LateCommitCheck
-from lakehead.extract.merging import DedupRule
 from lakehead.extract.planning.axis import Kind
 from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.read_by import check_read_by, read_by
-from lakehead.extract.sink import Reading, TableProgress, TableSink, keys_of
+from lakehead.extract.sink import Reading, TableProgress, TableSink
 from lakehead.extract.strategy import TRIES, Done, ExecutionContext, Skipped, too_slow
 from lakehead.extract.table_settings import Rule
 from lakehead.lake.ports import AuditFailed, Overtaken
-from lakehead.source.filters import parse_filter
-from lakehead.source.port import ColumnNames, Source, schema_of
+from lakehead.source.port import Source, schema_of
 from lakehead.state.model import JsonObject, Mark, SlicePlan, Watermark
 from lakehead.state.values import to_text
 from lakehead.telemetry.events import TablePlanned
@@ -231,8 +230,9 @@ class IncrementalLoad:
                 return progress
             context.progress("merging into the mirror")
             try:
+                rule = dedup_rule(context.table, context.sink.columns, progress.raw)
                 with context.phase("intermediate") as phase:
-                    progress = context.sink.commit_incremental(self._dedup_rule(progress), progress)
+                    progress = context.sink.commit_incremental(rule, progress)
                     phase.written = progress.written
             except Overtaken:
                 progress = context.sink.progress()
@@ -256,22 +256,6 @@ class IncrementalLoad:
         if plan is None or plan.generation != raw.generation or _is_landed(plan, progress):
             return False
         return from_state(plan.slices[0]).after is None  # otherwise it is an increment of a whole generation
-
-    def _dedup_rule(self, progress: TableProgress) -> DedupRule:
-        """The rule by which rows are deduplicated, with raw's own column names, because it must not need the source.
-
-        Rows are ordered by the column that they were read by, even if the configuration has changed since.
-        """
-        table, sink = self.context.table, self.context.sink
-        raw, columns = progress.raw, ColumnNames(table.name, sink.columns, "t")
-        by = raw.read_by.column if raw and raw.read_by else table.incremental_column or ""
-        return DedupRule(
-            keys=keys_of(table, sink.columns),
-            watermark=columns.find(by),
-            tiebreaks=tuple(columns.find(name) for name in table.tiebreak_columns),
-            null_keys=table.null_keys is Rule.INCLUDE,
-            filters=tuple(parse_filter(each, columns, "spark", qualifier="t").sql for each in table.merge_filters),
-        )
 
     def _mark_done(self, plan: SlicePlan | None, progress: TableProgress) -> None:
         """The last step: the table is done up to raw's watermark, and its plan with it."""

@@ -7,12 +7,13 @@ from datetime import date, datetime
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured
+from lakehead.lake import raw_columns
 from lakehead.lake.conform import RowsRejected
 from lakehead.source.dialects import read_part
 from lakehead.source.errors import NotExact
 from lakehead.source.port import ReadPart
 
-LOAD_DATE, SLICE, GENERATION = "_load_date", "_slice", "_generation"
+LOAD_DATE, SLICE, GENERATION = raw_columns.LOAD_DATE, raw_columns.SLICE, raw_columns.GENERATION
 
 INGEST_SCHEMA = pa.schema(
     [

@@ -64,6 +64,11 @@ def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str
             return (*updates, set_tag(LAST_LANDING, added(updates))), ()
 
 
+def replacement(table: Iceberg, rows: NewFiles) -> tuple[TableUpdate, ...]:
+    """A snapshot of new files that is no landing."""
+    return _new_snapshot(table, rows, {})
+
+
 def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRANCH) -> tuple[TableUpdate, ...]:
     """A snapshot that changes no row."""
     return _made(_AsLoaded(table).update_snapshot(dict(properties), branch).fast_append())
@@ -163,6 +168,15 @@ def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str])
     return _made(producer)
 
 
+def without_files(table: Iceberg, files: Iterable[IcebergDataFile]) -> tuple[TableUpdate, ...]:
+    """A snapshot that lacks these data files of main's snapshot, and is the same otherwise."""
+    producer: Any = _AsLoaded(table).update_snapshot({}).overwrite()
+    producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_new_snapshot`
+    for file in files:
+        producer.delete_data_file(file)
+    return _made(producer)
+
+
 def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergDataFile]:
     schema = next(schema for schema in metadata.schemas if schema.schema_id == rows.schema_id)
     plan, paths = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
@@ -189,8 +203,10 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
     partitions = {same_partition(file.partition) for file in rows.files}
     for old in live_files(table):
-        if rows.change is Change.REPLACE:
+        if rows.change is Change.REPLACE or (rows.change is Change.REPLACE_FILES and old.file_path in rows.replaced):
             yield old
+        elif rows.change is Change.REPLACE_FILES:
+            continue
         elif old.spec_id != rows.spec_id:
             raise Misconfigured(
                 f"The table {'.'.join(table.name())} has files of an earlier partitioning, so its partitions cannot be "

@@ -15,6 +15,8 @@ class Change(Enum):
     """Replace the rows of the partitions that the new files are in; keep the others."""
     REPLACE = "replace"
     """Replace all rows of the table."""
+    REPLACE_FILES = "replace files"
+    """Replace certain data files; keep the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class NewFiles:
     """What the tasks read; empty if the rows of a unit are not read by our own tasks."""
     parts: int = 0
     """How many parts the units were split into."""
+    replaced: frozenset[str] = frozenset()
+    """The data files that the new ones replace, for `REPLACE_FILES`."""
 
     @property
     def rows(self) -> int:

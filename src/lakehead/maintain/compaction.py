@@ -19,6 +19,7 @@ from lakehead.ids import Random
 from lakehead.lake.commits import live_files
 from lakehead.lake.iceberg_table import IcebergTable, summary_of
 from lakehead.lake.table_leases import StateTableLeases
+from lakehead.maintain.compaction_plan import LARGE, SMALL, Compaction, rewritten_since
 from lakehead.maintain.growth import MANY_MANIFESTS
 from lakehead.retry import Backoff
 from lakehead.spark.names import argument, quoted, text
@@ -26,9 +27,6 @@ from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 
 _BEATEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 """Iceberg's errors for a commit that lost to another one, or whose response was lost: it may be repeated."""
-
-_SMALL, _LARGE = 0.75, 1.8
-"""Fractions of the target size outside which Iceberg rewrites a file."""
 
 
 class CompactionFailed(LakeheadError):
@@ -78,9 +76,7 @@ class Compactor:
         if dry_run:
             return candidates(table, self.options)
         async with self.table_leases.at(table.uuid, table.name):
-            # Without this Iceberg puts files together as they are, and a sorted table's files are not sorted any more.
-            strategy = ", strategy => 'sort'" if table.load().sort_order().fields else ""
-            data, tries = await self._call(table, "rewrite_data_files", self.options, strategy)
+            data, tries = await self._call(table, "rewrite_data_files", self.options, _strategy(table))
             deletes, manifests = 0, 0
             if _position_deletes(table.load()):
                 row, more = await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
@@ -97,6 +93,21 @@ class Compactor:
             manifests=manifests,
             tries=tries,
         )
+
+    async def rewrite(self, table: IcebergTable, planned: Compaction) -> Compaction:
+        """Rewrite the kinds of files that a plan names. Returns the files that were rewritten. Raises as `compact`."""
+        async with self.table_leases.at(table.uuid, table.name):
+            known = {snapshot.snapshot_id for snapshot in table.load().metadata.snapshots}
+            if planned.data_files:
+                await self._call(table, "rewrite_data_files", self.options, _strategy(table))
+            if planned.delete_files:
+                await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
+            return rewritten_since(table.load(), known)
+
+    async def rewrite_manifests(self, table: IcebergTable) -> None:
+        """Rewrite the table's manifests, so that there are few. Raises as `compact`."""
+        async with self.table_leases.at(table.uuid, table.name):
+            await self._call(table, "rewrite_manifests", None)
 
     async def _call(
         self, table: IcebergTable, procedure: str, options: Mapping[str, str] | None, more: str = ""
@@ -124,12 +135,17 @@ class Compactor:
         )
 
 
+def _strategy(table: IcebergTable) -> str:
+    # Without it Iceberg puts files together as they are, and a sorted table's files are not sorted any more.
+    return ", strategy => 'sort'" if table.load().sort_order().fields else ""
+
+
 def candidates(table: IcebergTable, options: Mapping[str, str]) -> Compacted:
     """The data files that Iceberg would rewrite because of their size, if a partition has enough of them."""
     iceberg = table.load()
     target = _whole(options, "target-file-size-bytes", _target(iceberg))
-    smallest = _whole(options, "min-file-size-bytes", int(target * _SMALL))
-    largest = _whole(options, "max-file-size-bytes", int(target * _LARGE))
+    smallest = _whole(options, "min-file-size-bytes", int(target * SMALL))
+    largest = _whole(options, "max-file-size-bytes", int(target * LARGE))
     every = options.get("rewrite-all") == "true"
     wrong = [file for file in live_files(iceberg) if every or not smallest <= file.file_size_in_bytes <= largest]
     together = Counter((file.spec_id, file.partition) for file in wrong)

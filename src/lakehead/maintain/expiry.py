@@ -122,7 +122,9 @@ async def expire(
     refs = {name: ref for name, ref in iceberg.metadata.refs.items() if name not in unneeded}
     limits, files = limits or ExpiryLimits(), files or SnapshotFiles()
     # What was published since the fence is not settled yet: its trail begins at the landing that is.
-    settled = known.last_landing if any(one.snapshot_id == known.last_landing for one in main) else landing
+    # A dry run has settled nothing, and shows what goes once all is settled.
+    is_cut = not any(one.snapshot_id == known.last_landing for one in main)
+    settled = landing if dry_run or is_cut else known.last_landing
     old = _old(iceberg.metadata, refs, clock.now_ns() // 1_000_000, limits, settled)
     going = [snapshot.snapshot_id for snapshot in old[: limits.most]]
     if dry_run:

@@ -129,6 +129,11 @@ def _left_branches(metadata: TableMetadata, before_ms: int) -> dict[str, Snapsho
     return left
 
 
+async def move_sweep_tag(table: IcebergTable) -> SnapshotId:
+    """Keep everybody from publishing files that were staged before: they must be staged again. Removes nothing."""
+    return (await _fence_off(table, {}))[0]
+
+
 async def _fence_off(
     table: IcebergTable, branches: Mapping[str, SnapshotId]
 ) -> tuple[SnapshotId, Mapping[str, SnapshotId]]:

@@ -20,11 +20,13 @@ from lakehead.run import (
     queue,
     repairs_command,
     state_command,
+    tables_command,
 )
 from lakehead.run.audit_command import audit
 from lakehead.run.dead_letters_command import dead_letter_commands
 from lakehead.run.demo import demo
 from lakehead.run.doctor import doctor
+from lakehead.run.erase_command import erase
 from lakehead.run.file_errors import file_error_message
 from lakehead.run.gc_command import gc
 from lakehead.run.history_command import history
@@ -65,6 +67,7 @@ app.command()(run)
 app.command()(recon)
 app.command()(demo)
 app.command()(doctor)
+app.command()(erase)
 app.command()(reconcile)
 app.command()(gc)
 app.command()(send)
@@ -82,6 +85,7 @@ app.add_typer(policy_command.app, name="policy")
 app.add_typer(queue.app, name="queue")
 app.add_typer(repairs_command.app, name="repairs")
 app.add_typer(state_command.app, name="state")
+app.add_typer(tables_command.app, name="tables")
 
 
 def command() -> NoReturn:

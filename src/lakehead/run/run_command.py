@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -72,6 +72,13 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
     plan_folder: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The folder for systemd's units.", show_default=False)
     ] = None,
+    maintenance_mode: Annotated[
+        Literal["dry-run", "apply", "rebuild-from-raw"] | None,
+        typer.Option(
+            help="Maintain the tables instead of loading them, and print the results as JSON: show what would be done, "
+            "do it, or rebuild mirrors from raw.",
+        ),
+    ] = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
@@ -79,9 +86,13 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
     last one stopped. Exit codes: 0 all tables are done, 1 some failed, 2 the configuration is wrong, 130 after Ctrl-C,
     143 after SIGTERM.
 
+    With --maintenance-mode no table is loaded, and only JSON is printed on stdout.
+
     Example: lakehead run conf/shop.json --only-tables public.orders,public.cities
 
     Example: lakehead run conf/shop.json --dump-orchestration-plan --plan-format cron
+
+    Example: lakehead run conf/shop.json --maintenance-mode dry-run
     """
     # Imported here: slow to load, and other commands should not wait for it.
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
@@ -102,6 +113,18 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
         raise Misconfigured("--plan-format and --plan-folder are for --dump-orchestration-plan. Add it.")
     resolved = ResolvedConfig(config, ENVIRONMENT)
     resolved.check()
+
+    if maintenance_mode is not None:
+        if reload:
+            raise Misconfigured("--maintenance-mode loads nothing. Leave out --reload.")
+        from lakehead.run.maintain_tables import maintain_tables  # noqa: PLC0415 - see above
+        from lakehead.run.maintenance_mode import MaintenanceMode  # noqa: PLC0415 - see above
+
+        today = load_date.date() if load_date else _today()
+        mode = MaintenanceMode(maintenance_mode)
+        with report_interrupts(_print_error):
+            code = maintain_tables(resolved, tables, mode, today=today, config_file=file)
+        raise typer.Exit(code)
 
     from lakehead.run.spark_startup import start_in_background  # noqa: PLC0415 - only for a valid configuration
 

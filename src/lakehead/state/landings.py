@@ -34,7 +34,9 @@ from lakehead.state.ranges import add_ranges, read_ranges
 from lakehead.state.schema import (
     MICROSECOND,
     days,
+    dead_letters,
     events,
+    files,
     plans,
     pointers,
     pruning_pauses,
@@ -42,6 +44,7 @@ from lakehead.state.schema import (
     shards,
     slices,
     watermarks,
+    windows,
 )
 from lakehead.state.values import not_behind
 
@@ -166,6 +169,17 @@ class Landings:
         insert_new(connection, events, [event_row(event) for landing in landings for event in landing.events])
         _move(connection, table, new, now)
         return True
+
+    def forget(self, table: str) -> None:
+        """Delete everything that the state has on a table that is dropped, in one transaction. Events stay."""
+
+        def work(connection: Connection) -> None:
+            _lock(connection, table, self._database.now())
+            known = (shards, ranges, watermarks, plans, slices, days, pruning_pauses, windows, dead_letters, files)
+            for each in (*known, pointers):
+                connection.execute(delete(each).where(each.c.table_uuid == table))
+
+        self._database.write(work)
 
     def _rebuild(
         self,

@@ -176,6 +176,7 @@ def reference() -> str:
         "LedgerConfig": "`runtime.ledger`",
         "SlicingConfig": "`runtime.scd1_slicing`",
         "StagingConfig": "`runtime.staging`",
+        "MaintenanceConfig": "`runtime.maintenance`",
         "LoggingConfig": "`runtime.logging`",
         "OrchestrationConfig": "`runtime.orchestration`",
         "SourceConfig": "`sources.<name>`",

@@ -40,6 +40,21 @@ class StagingConfig(ConfigModel):
     )
 
 
+class MaintenanceConfig(ConfigModel):
+    """What `lakehead run --maintenance-mode` removes and rewrites."""
+
+    expire_after_hours: Count = Field(120, description="Hours that snapshots of Iceberg tables are kept.")
+    min_snapshots: Count = Field(1, description="Snapshots of each branch that are kept, whatever their age.")
+    max_snapshots: Count | None = Field(
+        None, description="The most snapshots of a table that are kept for their age. Default: any number."
+    )
+    orphans_after_hours: Count = Field(
+        72, description="Hours after which files that nothing refers to, and branches of crashed runs, are removed."
+    )
+    compact: StrictBool = Field(default=True, description="Whether small data files are rewritten as large ones.")
+    min_input_files: Count = Field(5, description="How many small files of a partition are worth a compaction.")
+
+
 class StateConfig(ConfigModel):
     """The database that stores the progress of every table."""
 
@@ -230,6 +245,12 @@ class RuntimeConfig(ConfigModel):
         "because another tool may have removed them as orphans. Missing files are written again.",
     )
     staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
+    raw_retention_days: Count | None = Field(
+        None,
+        description="Days after their load date that rows stay in raw; maintenance then removes those that the mirror "
+        "or final table has. A mirror cannot be rebuilt from raw afterwards. Not for mode append. Default: for ever.",
+    )
+    maintenance: MaintenanceConfig = Field(MaintenanceConfig(), description="What maintenance modes do.")
     state: StateConfig = Field(StateConfig(), description="The state database.")
     ledger: LedgerConfig = Field(LedgerConfig(), description="The permanent record of landings.")
     scd1_slicing: SlicingConfig = Field(

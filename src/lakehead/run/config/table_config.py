@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from lakehead.extract.modes import MODES
+from lakehead.extract.modes import MODES, ReadersTable
 from lakehead.extract.planning.axis import Kind
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, invalid
 from lakehead.run.config.cron_schedule import ScheduleText
@@ -160,6 +160,9 @@ class TableConfig(ConfigModel):
         None,
         description="How the table is compared with its source (`lakehead recon`). Default: by hashes of all columns.",
     )
+    raw_retention_days: Count | None = Field(
+        None, description="Days that rows stay in raw. Default: as in runtime.raw_retention_days. Not for mode append."
+    )
 
     @field_validator("incremental_column")
     @classmethod
@@ -186,6 +189,14 @@ class TableConfig(ConfigModel):
         if seconds and kind is not None and not kind.follows_the_clock:
             raise invalid(f"must be 0: a lag does not apply to a column of type {kind}.")
         return seconds
+
+    @field_validator("raw_retention_days")
+    @classmethod
+    def _raw_retention_days(cls, days: int | None, info: ValidationInfo) -> int | None:
+        mode = MODES.get(info.data.get("mode", ""))
+        if days is not None and mode is not None and mode.readers_table is ReadersTable.RAW:
+            raise invalid(f"must be left out: with mode {mode.name} readers read the raw rows.")
+        return days
 
     @field_validator("primary_keys")
     @classmethod
