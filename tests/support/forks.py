@@ -30,6 +30,7 @@ FORKS.set_forkserver_preload(
         "tests.chaos.run_child",
         "tests.support.commands",
         "tests.faults.agent_faults",
+        "tests.faults.care_failpoints",
         "tests.faults.gateway_failpoints",
         "tests.support.agents",
         "tests.support.gateways",

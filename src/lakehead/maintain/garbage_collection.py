@@ -211,9 +211,12 @@ class _Run:
             self._orphans.append(blob)
 
     async def _handle(self) -> None:
-        """Handle what waits."""
+        """Handle what waits, unless the run is stopped."""
         orphans, retiring = self._orphans, self._retiring
         self._orphans, self._retiring = [], []
+        if self.options.is_stopped():
+            self.report.is_complete = self.report.is_complete and not orphans and not retiring
+            return
         audited_through_ns = self.report.audited_through_ns
         if self.options.makes_audit:
             not_covered = [each for each in orphans if not self._is_audited(each)]

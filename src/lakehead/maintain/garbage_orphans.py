@@ -12,7 +12,7 @@ from typing import Protocol
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.spooled_batch import IdentityInSpool
 from lakehead.accept.voiding import OpenSpools, Voiding
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import FoundBlob
 from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome
@@ -81,7 +81,10 @@ class Orphans:
 
     async def _identity(self, blob: FoundBlob, frame_sha256: str) -> BatchIdentity | BlobDecision:
         """Return the identity that the blob names, if its bytes are those of its key; else why it is kept."""
-        first = await self.store.get(blob.key, end=CHUNK)
+        try:
+            first = await self.store.get(blob.key, end=CHUNK)
+        except Misconfigured as error:  # this one may not be read, as in an archive: it must not keep the others
+            return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
         if first is None:
             return _decided(blob, BlobOutcome.GONE)
         digest, read = sha256(first.body), len(first.body)

@@ -94,12 +94,15 @@ class AcceptedInventory:
     async def pages(self, report: ReconcileReport) -> AsyncIterator[Sequence[str]]:
         """Yield the keys of identity manifests, relative to the authority's prefix.
 
-        A delete marker on one is a problem in the report: it hides an accepted batch. Raises `Unavailable`, and
-        `Unreadable` if a file of the inventory is missing or damaged.
+        A delete marker on one is a problem in the report: it hides an accepted batch. So is a report without the
+        authority record: it does not list everything. Raises `Unavailable`, and `Unreadable` if a file of the inventory
+        is missing or damaged.
         """
+        is_whole = False
         async for page in self.report.objects():
             found: list[str] = []
             for each in page:
+                is_whole |= each.key == keys.AUTHORITY
                 if keys.parse_accepted(each.key) is None:
                     continue
                 if each.is_delete_marker:
@@ -109,3 +112,9 @@ class AcceptedInventory:
                     found.append(each.key)
             if found:
                 yield found
+        if not is_whole:
+            text = (
+                f"The report does not list {self.report.prefix}{keys.AUTHORITY}, so it is of some objects alone, and "
+                "no audit. Let S3 Inventory list everything below the prefix of the store."
+            )
+            report.found(ProblemKind.FAILED, keys.AUTHORITY, text)

@@ -15,7 +15,7 @@ import msgspec
 from lakehead.accept.accepted_scan import read_identity
 from lakehead.accept.record_file import RecordFile
 from lakehead.clock import Clock
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.ids import Ids, Random
 from lakehead.maintain.blob_check import BlobCheck
 from lakehead.maintain.hour_indexes import HourIndexes
@@ -49,6 +49,9 @@ class Standing(Enum):
 
     DAMAGED = "damaged"
     """A manifest, and its frame is missing or corrupt."""
+
+    OUT_OF_REACH = "out_of_reach"
+    """A manifest, whose index entries are there, and a frame that cannot be read: nobody knows whether it is right."""
 
     VOID = "void"
     ABSENT = "absent"
@@ -97,7 +100,12 @@ class BatchReconciler:
                 return LookedAt(identity, Standing.VOID)
             case IdentityManifest() as manifest:
                 await self._indexes(manifest, report)
-                problem = await self.blobs.problem(manifest)
+                try:
+                    problem = await self._problem(manifest)
+                except (Unavailable, Misconfigured) as error:
+                    text = f"The frame {manifest.raw_blob_key} of {manifest.key} cannot be read. {error}"
+                    report.found(ProblemKind.OUT_OF_REACH, manifest.key, text)
+                    return LookedAt(identity, Standing.OUT_OF_REACH, manifest)
                 is_retired = problem is not None and await self.store.head(keys.retired(identity)) is not None
                 await self._repair(manifest, None if is_retired else problem, report)
                 report.accepted += 1
@@ -117,6 +125,10 @@ class BatchReconciler:
         entry = QuarantineByBlob(frame_sha256=found[1], quarantine_manifest_key=key)
         await self._create(ActionKind.QUARANTINE_BY_BLOB, entry.key, entry.encode, report)
         report.quarantined += 1
+
+    async def _problem(self, manifest: IdentityManifest) -> BlobProblem | None:
+        """Return what is wrong with the frame. Raises `Unavailable`, and `Misconfigured` if it may not be read."""
+        return await RETRIES.call(lambda: self.blobs.problem(manifest), self.clock, self.random, on=(Unavailable,))
 
     async def _indexes(self, manifest: IdentityManifest, report: ReconcileReport) -> None:
         hour, identity = manifest.hour, manifest.identity

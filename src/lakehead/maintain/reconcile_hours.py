@@ -28,6 +28,16 @@ MOST_REMEMBERED = 500_000
 
 MOST_UNDER_WAY = 100_000
 
+MOST_OUT_OF_REACH = 10_000
+"""Frames that cannot be read, and are remembered. Those that exceed it keep their hours open."""
+
+OUT_OF_REACH_PER_PASS = 100
+"""Of these, those that a pass tries again. The next pass goes on with the others."""
+
+HOLD_SECONDS = 3600.0
+"""How long a frame that cannot be read keeps its hour open. After that scans of everything find it, also after a start
+of another reconciler."""
+
 MOST_FAILED_HOURS = 3
 """Hours in a row that cannot be listed, after which a pass ends: the store is away, and not only one of its pages."""
 
@@ -77,6 +87,9 @@ class SteadyScan:
     _names_under_way: dict[str, BatchIdentity] = field(default_factory=dict)
     """The names of their index entries."""
 
+    _out_of_reach: dict[BatchIdentity, float] = field(default_factory=dict)
+    """Batches whose frames cannot be read, and since when, by the monotonic clock."""
+
     @property
     def waiting(self) -> int:
         """How many batches that were looked at have not landed."""
@@ -91,6 +104,7 @@ class SteadyScan:
         self.batches.hours.forget()
         through = now - int(self.settings.grace_seconds * 1e9)
         through = min([through, *[hour.start_ns for hour in await self._look_again(report)]])
+        await self._try_again(UtcHour.of(now), report)
         first, last = UtcHour.of(max(0, since_unix_ns)), UtcHour.of(now + int(FAST_CLOCKS_SECONDS * 1e9))
         failed = 0
         for number in range(first.number, last.number + 1):
@@ -129,6 +143,17 @@ class SteadyScan:
                 if looked[identity] in (LandingState.YOUNG, LandingState.UNKNOWN):
                     open_hours.add(each.hour)
         return open_hours
+
+    async def _try_again(self, hour: UtcHour, report: ReconcileReport) -> None:
+        """Look at some of the batches whose frames could not be read."""
+        some = list(self._out_of_reach.items())[:OUT_OF_REACH_PER_PASS]
+        looked = await reconcile_all(
+            self.batches, [identity for identity, _ in some], report, at_once=self.settings.at_once
+        )
+        for identity, since in some:  # the others come first in the next pass
+            del self._out_of_reach[identity]
+            self._out_of_reach[identity] = since
+        await self.note(looked, hour, report)
 
     async def _scan_hour(self, hour: UtcHour, report: ReconcileReport) -> bool:
         """Look at everything in an hour that is not settled. Returns whether all of it was looked at."""
@@ -170,6 +195,7 @@ class SteadyScan:
         self, named: Mapping[str, BatchIdentity | str], hour: UtcHour, report: ReconcileReport
     ) -> bool:
         new: dict[BatchIdentity, list[str]] = {}
+        is_complete = True
         for name, identity in named.items():
             if not isinstance(identity, BatchIdentity):
                 continue
@@ -178,10 +204,19 @@ class SteadyScan:
                 self.settled.add(name)
             elif identity in self._under_way:
                 self._name_under_way(identity, name)
+            elif identity in self._out_of_reach:
+                is_complete &= not self._holds(identity)
             else:
                 new.setdefault(identity, []).append(name)
         looked = await reconcile_all(self.batches, list(new), report, at_once=self.settings.at_once)
-        return await self.note(looked, hour, report, names=new)
+        return await self.note(looked, hour, report, names=new) and is_complete
+
+    def _holds(self, identity: BatchIdentity) -> bool:
+        """Whether a batch whose frame cannot be read keeps its hour open."""
+        now = self.batches.clock.monotonic()
+        if identity not in self._out_of_reach and len(self._out_of_reach) >= MOST_OUT_OF_REACH:
+            return True
+        return now - self._out_of_reach.setdefault(identity, now) < HOLD_SECONDS
 
     async def note(
         self,
@@ -197,15 +232,19 @@ class SteadyScan:
         """
         entries = names or {}
         sound: dict[BatchIdentity, IdentityManifest] = {}
+        is_complete = None not in looked
         for each in looked:
             if each is None:
                 continue
+            if each.standing is Standing.OUT_OF_REACH:
+                is_complete &= not self._holds(each.identity)
+                continue
+            self._out_of_reach.pop(each.identity, None)
             if each.standing is Standing.SOUND and each.manifest is not None:
                 sound[each.identity] = each.manifest
             elif each.standing in (Standing.DAMAGED, Standing.RETIRED, Standing.VOID):
                 # A damaged frame is looked at with the open repairs from now on, and queued when it is right again.
                 self._settle(each.identity, entries.get(each.identity, ()))
-        is_complete = None not in looked
         if self.landings is None:
             for identity in sound:
                 self._settle(identity, entries.get(identity, ()))

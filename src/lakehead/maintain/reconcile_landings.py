@@ -14,7 +14,7 @@ from typing import Protocol
 from lakehead.accept.after_acceptance import LandingQueue
 from lakehead.accept.batch_kind import batch_kind
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.lake.dead_letters import DeadLetters
 from lakehead.maintain.landed_batches import LandedBatches, LandedRanges
 from lakehead.maintain.reconcile_report import ActionKind, ProblemKind, ReconcileReport
@@ -109,9 +109,8 @@ class MissingLandings:
         report: ReconcileReport,
     ) -> None:
         tables = await self.tables.tables()
-        kinds = await self._kinds(manifests.values())
         by_kind: dict[FrameKind, list[BatchIdentity]] = {}
-        for identity, kind in kinds.items():
+        for identity, kind in (await self._kinds(manifests.values(), report)).items():
             if kind is not None and kind in tables:
                 by_kind.setdefault(kind, []).append(identity)
             else:
@@ -195,13 +194,23 @@ class MissingLandings:
 
         return dict(zip(identities, await asyncio.gather(*map(one, identities)), strict=True))
 
-    async def _kinds(self, manifests: Collection[IdentityManifest]) -> dict[BatchIdentity, FrameKind | None]:
-        """The kind of each batch, by its manifest, else by its frame; None if neither tells."""
+    async def _kinds(
+        self, manifests: Collection[IdentityManifest], report: ReconcileReport
+    ) -> dict[BatchIdentity, FrameKind | None]:
+        """The kind of each batch, by its manifest, else by its frame; None if neither tells.
+
+        A frame that cannot be read leaves its own batch out, and no other.
+        """
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(manifest: IdentityManifest) -> FrameKind | None:
+        async def one(manifest: IdentityManifest) -> tuple[FrameKind | None] | None:
             async with limit:
-                return await batch_kind(manifest, self.store)
+                try:
+                    return (await batch_kind(manifest, self.store),)
+                except (Unavailable, Misconfigured) as error:
+                    text = f"What {manifest.raw_blob_key} of {manifest.key} holds cannot be read. {error}"
+                    report.found(ProblemKind.OUT_OF_REACH, manifest.key, text)
+                    return None
 
         found = await asyncio.gather(*map(one, manifests))
-        return {manifest.identity: kind for manifest, kind in zip(manifests, found, strict=True)}
+        return {manifest.identity: kind[0] for manifest, kind in zip(manifests, found, strict=True) if kind is not None}

@@ -43,6 +43,9 @@ class ProblemKind(StrEnum):
     FAILED = "failed"
     """Something could not be looked at, or written, and is tried again."""
 
+    OUT_OF_REACH = "out_of_reach"
+    """The frame of an accepted batch is there and cannot be read, as in an archive. Its index entries are written."""
+
     DELETED = "deleted"
     """An identity manifest was deleted, which nothing may do."""
 

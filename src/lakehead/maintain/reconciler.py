@@ -30,6 +30,10 @@ LOG = logging.getLogger(__name__)
 REPAIRS_PER_PASS = 1_000
 """Open repairs that are looked at in a pass. If there are more, the next pass goes on with the others."""
 
+SHORTEST_REPEAT_SECONDS = 60.0
+REPEAT_FACTOR = 10.0
+"""A scan of everything that was not complete is repeated after ten times as long as it took, and at least a minute."""
+
 
 class ScannedInventory(Protocol):
     """A listing of identity manifests that was made elsewhere."""
@@ -70,6 +74,8 @@ class Reconciler:
     """What is done in passes under way, by their names."""
 
     _cold_ended_at: float | None = field(default=None, init=False)
+    _incomplete_scans: int = field(default=0, init=False)
+    """Scans of everything since the last complete one."""
 
     # --- single passes
 
@@ -96,7 +102,9 @@ class Reconciler:
                 await self.cold.scan_agents(agents, report)
                 return report
             if await self.cold.scan(report):
-                self.audit = await self.records.completed_audit()
+                self.audit, self._incomplete_scans = await self.records.completed_audit(), 0
+            else:
+                self._incomplete_scans += 1
             self._cold_ended_at = self.clock.monotonic()
         return report
 
@@ -130,13 +138,22 @@ class Reconciler:
         if checkpoint is not None and checkpoint.cold_scan is not None:
             return True
         every = self.settings.cold_scan_seconds
-        if self._cold_ended_at is not None and self.clock.monotonic() - self._cold_ended_at < every:
-            return False
+        if self._cold_ended_at is not None:
+            pause = self._repeated_after() if self._incomplete_scans else every
+            if self.clock.monotonic() - self._cold_ended_at < pause:
+                return False
+            if self._incomplete_scans:
+                return True
         self.audit = await self.records.completed_audit()
         if self.audit is None:
             return True
         now = self.clock.now_ns() if self.is_dry_run else await self.records.store_time_ns()
         return now - self.audit.ended_at_unix_ns >= every * 1e9
+
+    def _repeated_after(self) -> float:
+        """How long after its end a scan that was not complete is repeated: soon, and later each time that it fails."""
+        shortest = max(SHORTEST_REPEAT_SECONDS, REPEAT_FACTOR * self.cold.seconds)
+        return min(self.settings.cold_scan_seconds, shortest * 2.0 ** min(self._incomplete_scans - 1, 20))
 
     async def _look_at_hours(self, report: ReconcileReport) -> None:
         found = await self.records.checkpoint()

@@ -125,7 +125,6 @@ class _Job:
         with self._stopping("what was begun is done first"), _metrics(totals, metrics_port):
             while not self.stop.is_set():
                 try:
-                    # Opened for each run: tables may have been created since, or created again.
                     async with self.wiring.collection() as collection:
                         totals.add(await self._run(collection))
                 except LakeheadError as error:

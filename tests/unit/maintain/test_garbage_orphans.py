@@ -11,6 +11,7 @@ from lakehead.maintain.blob_references import FullScan
 from lakehead.maintain.garbage_orphans import SpoolOutOfReach
 from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_settings import GarbageSettings, RunOptions
+from lakehead.storage.port import Object
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest, IdentityVoid
 from lakehead.wire.conflict_records import QuarantineManifest
@@ -430,3 +431,43 @@ async def test_a_stopped_run_ends_between_blobs_and_says_so() -> None:
     report = await rig.collection().run(FullScan(), RunOptions(is_stopped=lambda: True))
 
     assert (report.is_complete, report.deleted, len(await rig.blobs())) == (False, 0, 1)
+
+
+@async_test
+async def test_nothing_is_begun_after_a_run_was_stopped() -> None:
+    rig = Rig()
+    await rig.init()
+    await rig.orphan(FRAME)
+    await rig.later(8, audit=False)
+    read: list[str] = []
+    stopped = iter([False])
+    options = RunOptions(
+        makes_audit=True,
+        is_stopped=lambda: next(stopped, True),
+        looked=lambda what, _: read.append(what),
+    )
+
+    report = await rig.collection().run(FullScan(), options)
+
+    assert (report.is_complete, report.deleted, read) == (False, 0, ["blobs"])
+
+
+@async_test
+async def test_a_blob_that_may_not_be_read_keeps_no_other_from_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    await rig.init()
+    archived, other = await rig.orphan(batch(100)), await rig.orphan(batch(200))
+    await rig.later(8)
+    get = rig.store.get
+
+    async def refusing(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        if key == archived:
+            raise Misconfigured("InvalidObjectState")
+        return await get(key, start=start, end=end)
+
+    monkeypatch.setattr(rig.store, "get", refusing)
+    report, decided = await rig.collect()
+
+    outcomes = {each.key: each.outcome for each in decided}
+    assert outcomes == {archived: BlobOutcome.UNAVAILABLE, other: BlobOutcome.ORPHAN}
+    assert report.has_failures

@@ -76,6 +76,7 @@ async def test_the_current_identity_manifests_of_a_report_are_found(form: str, f
         (prefix + "raw-blobs/v1/sha256/other", True, False),
         ("other/" + KEYS[1], True, False),
         (prefix + KEYS[2], True, True),
+        (prefix + keys.AUTHORITY, True, False),
     ]
     found = await inventory(file(rows), file([(prefix + KEYS[1], True, False)]), form=form, prefix=prefix)
     report = ReconcileReport()
@@ -90,7 +91,8 @@ async def test_the_current_identity_manifests_of_a_report_are_found(form: str, f
 async def test_batches_of_a_report_are_reconciled_and_it_is_an_audit_of_the_time_before_it() -> None:
     authority = Authority()
     manifests = await authority.accept(1, 2, indexed=False)
-    found = await inventory(csv_file([(each.key, True, False) for each in manifests]))
+    listed = [keys.AUTHORITY, *(each.key for each in manifests)]
+    found = await inventory(csv_file([(each, True, False) for each in listed]))
     reconciler = authority.reconciler()
 
     report = await reconciler.inventory_scan(found)
@@ -104,6 +106,19 @@ async def test_batches_of_a_report_are_reconciled_and_it_is_an_audit_of_the_time
     later = await reconciler.records.completed_audit()
     assert later is not None
     assert later.begun_at_unix_ns >= NOON, "an old report does not replace a newer audit"
+
+
+@async_test
+async def test_a_report_of_some_folders_alone_is_no_audit() -> None:
+    authority = Authority()
+    await authority.accept(1, indexed=False)
+    found = await inventory(csv_file([("raw-blobs/v1/sha256/other", True, False)]))
+    reconciler = authority.reconciler()
+
+    report = await reconciler.inventory_scan(found)
+
+    assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.FAILED, keys.AUTHORITY)]
+    assert await reconciler.records.completed_audit() is None
 
 
 @async_test

@@ -1,10 +1,11 @@
 """The cold scan finds everything without an index, goes on where it was, and says when an audit is complete."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
-from lakehead.errors import Unavailable
+from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.maintain import reconcile_cold
 from lakehead.maintain.reconcile_report import ProblemKind
 from lakehead.storage.memory_store import MemoryStore
@@ -214,9 +215,10 @@ async def test_a_manifest_costs_two_reads_and_one_head_in_a_cold_scan() -> None:
     assert authority.clock.now_ns() >= NOON
 
 
+@pytest.mark.parametrize("refusal", [Unavailable, Misconfigured])
 @async_test
-async def test_a_page_whose_frames_are_out_of_reach_for_good_keeps_the_scan_from_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_frame_that_is_out_of_reach_for_good_is_told_and_keeps_the_scan_from_nothing_else(
+    refusal: type[LakeheadError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile_cold, "PAGE", 1)
     authority = Authority()
@@ -225,7 +227,7 @@ async def test_a_page_whose_frames_are_out_of_reach_for_good_keeps_the_scan_from
 
     async def failing(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
         if key == archived.raw_blob_key:
-            raise Unavailable(f"{key} is archived")
+            raise refusal(f"{key} is archived")
         return await get(key, start=start, end=end)
 
     authority.store.get = failing  # type: ignore[method-assign]
@@ -233,5 +235,25 @@ async def test_a_page_whose_frames_are_out_of_reach_for_good_keeps_the_scan_from
     report = await reconciler.cold_scan()
 
     assert report.accepted == len(others)
-    assert report.wrong[ProblemKind.FAILED] == 1
+    assert [(each.kind, each.key) for each in report.problems] == [(ProblemKind.OUT_OF_REACH, archived.key)]
+    assert len(await authority.store.keys("accepted-by-blob")) == 3, "its reference is there"
+    assert reconciler.audit is not None, "so garbage collection goes on"
+
+
+@async_test
+async def test_a_scan_that_was_not_complete_is_repeated_soon_and_less_often_if_it_stays_so() -> None:
+    authority = Authority()
+    [manifest] = await authority.accept(1)
+    await authority.store.put(manifest.key, b"{damaged")
+    reconciler = authority.reconciler()
+    begun: list[float] = []
+    while authority.clock.seconds < 30 * HOUR:
+        if await reconciler.is_cold_scan_due():
+            begun.append(authority.clock.seconds)
+            await reconciler.cold_scan()
+        authority.clock.seconds += 60
+
+    pauses = [later - earlier for earlier, later in pairwise(begun)]
+    assert pauses[:4] == [60, 120, 240, 480]
+    assert len(pauses) < 15
     assert reconciler.audit is None

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 import pytest
 
-from lakehead.errors import Unavailable
+from lakehead.errors import Misconfigured, Unavailable
 from lakehead.maintain.reconcile_hours import SettledBatches
 from lakehead.maintain.reconcile_landings import LandingState
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
@@ -293,3 +293,37 @@ class Settles:
         self, manifests: Iterable[IdentityManifest], _: ReconcileReport
     ) -> dict[BatchIdentity, LandingState]:
         return {each.identity: self.answer for each in manifests}
+
+
+@async_test
+async def test_a_frame_that_cannot_be_read_is_told_each_pass_and_keeps_its_hour_open_for_an_hour_only() -> None:
+    authority = Authority()
+    [archived] = await authority.accept(1)
+    authority.clock.seconds += HOUR + 600
+    reconciler = authority.reconciler()
+    get = authority.store.get
+    is_archived = True
+
+    async def failing(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        if is_archived and key == archived.raw_blob_key:
+            raise Misconfigured(f"{key}: InvalidObjectState")
+        return await get(key, start=start, end=end)
+
+    authority.store.get = failing  # type: ignore[method-assign]
+    reports: list[ReconcileReport] = []
+    through: list[int] = []
+    for _ in range(6):
+        await authority.accept(len(reports) + 2)
+        reports.append(await reconciler.pass_once())
+        through.append(reconciler.through_unix_ns)
+        authority.clock.seconds += HOUR / 2
+    is_archived = False
+    healed = await reconciler.pass_once()
+    quiet = await reconciler.pass_once()
+
+    assert through[0] == NOON, "its hour is open"
+    assert through[-1] > NOON + 2 * HOUR * 10**9
+    assert [[(each.kind, each.key) for each in report.problems] for report in reports] == [
+        [(ProblemKind.OUT_OF_REACH, archived.key)]
+    ] * 6
+    assert (healed.wrong, quiet.accepted) == ({}, 0)

@@ -20,6 +20,7 @@ from lakehead.lake.tables import create_table
 from lakehead.run.config.config_file import read_config
 from lakehead.run.consume_wiring import ConsumeWiring
 from lakehead.run.gateway_command import open_gateway
+from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.key_parts import boot_part
@@ -187,8 +188,8 @@ def test_what_an_inventory_lists_is_looked_at(deployment: Deployment, lakehead: 
     [manifest] = deployment.accept(1)
     shutil.rmtree(deployment.store / "accepted-by-time")
     (tmp_path / "report/data").mkdir(parents=True)
-    listed = str(deployment.store / manifest.key).lstrip("/")
-    pa.parquet.write_table(pa.table({"key": [listed]}), tmp_path / "report/data/1.parquet")
+    listed = [str(deployment.store / key).lstrip("/") for key in (manifest.key, keys.AUTHORITY)]
+    pa.parquet.write_table(pa.table({"key": listed}), tmp_path / "report/data/1.parquet")
     size = (tmp_path / "report/data/1.parquet").stat().st_size
     report = tmp_path / "report/manifest.json"
     report.write_text(
