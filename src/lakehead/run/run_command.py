@@ -9,6 +9,8 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.log_level import LogLevel, with_log_level
+from lakehead.run.metrics_server import MetricsFile, MetricsPort
 from lakehead.run.stopping import report_interrupts
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from lakehead.run.config.table_config import TableConfig
 
 
-def run(
+def run(  # noqa: PLR0913 - typer's shape: one argument for each option
     file: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="The configuration, JSON or TOML.", show_default=False)
     ],
@@ -48,6 +50,9 @@ def run(
         int | None,
         typer.Option(min=1, help="Seconds between two progress reports.", show_default="as configured"),
     ] = None,
+    log_level: LogLevel = None,
+    metrics_port: MetricsPort = None,
+    metrics_file: MetricsFile = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
@@ -61,7 +66,7 @@ def run(
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
     from lakehead.run.resolved_config import ResolvedConfig  # noqa: PLC0415 - see above
 
-    config = read_config(file)
+    config = with_log_level(read_config(file), log_level)
     tables = select_tables(config, only_tables)
     resolved = ResolvedConfig(config, ENVIRONMENT)
     resolved.check()
@@ -81,6 +86,8 @@ def run(
             lag_seconds=wm_lag_seconds,
             heartbeat_seconds=heartbeat_seconds or config.runtime.heartbeat_seconds,
             config_file=file,
+            metrics_port=metrics_port,
+            metrics_file=metrics_file,
         )
     raise typer.Exit(code)
 

@@ -5,12 +5,15 @@ from typing import Self
 
 from lakehead.telemetry.events import (
     Event,
+    EventsLost,
     PhaseMarked,
     PipelineEnded,
     PipelineStarted,
     RunDone,
+    TableDescribed,
     TableFailed,
     TableHeldBack,
+    TableStale,
     TableStep,
 )
 
@@ -37,13 +40,13 @@ class Level(IntEnum):
 def level_of(event: Event) -> Level:
     """Return the level of an event: DEBUG for frequent ones, ERROR for failures."""
     match event:
-        case TableStep():
+        case TableStep() | TableDescribed():
             return Level.DEBUG
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR
         case RunDone() if event.failed or event.not_ended:
             return Level.WARNING
-        case TableHeldBack():
+        case TableHeldBack() | TableStale() | EventsLost():
             return Level.WARNING
         case PipelineEnded() if event.error is not None:
             return Level.ERROR
