@@ -19,6 +19,7 @@ from sqlalchemy.engine import Engine
 
 from bench.figures import figure
 from lakehead.run.config.config_file import read_config
+from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.resolved_config import ResolvedConfig
 from lakehead.run.run_tables import run_tables
 from lakehead.spark.session import build_session, stop_session
@@ -50,7 +51,7 @@ class Tables:
             "tables": [{"table": name, "mode": "full"} for name in self.names[:count]],
         }
         file.write_text(json.dumps(written))
-        return ResolvedConfig(read_config(file), {}), file
+        return ResolvedConfig(read_config(file), ENVIRONMENT), file
 
     def run(self, session: SparkSession, count: int, **runtime: Any) -> float:
         """Load the tables for the next day. Returns the seconds it took."""
