@@ -32,7 +32,7 @@ PAGES = [PAGE, *(ROOT / "docs" / name for name in ("reconciler.md", "garbage-col
 _METRIC = re.compile(r"\blakehead_[a-z0-9_]+\b")
 
 
-def promtool(*arguments: str | Path) -> str:
+def promtool(*arguments: str | Path, stdin: str | None = None) -> str:
     """Run Prometheus's own tool. Returns what it says."""
     try:
         tool = program().with_name("promtool")
@@ -40,7 +40,7 @@ def promtool(*arguments: str | Path) -> str:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))  # on a laptop; CI unpacks it, and fails without
-    ran = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([tool, *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -22,7 +22,7 @@ from lakehead.source.filters import parse_filter
 from lakehead.source.port import Filter, Overrides, Source, TableInfo
 from lakehead.state.buffered import BufferedState
 from lakehead.state.model import DayState, DayStatus
-from lakehead.telemetry.events import Event, PhaseMarked, TableStep
+from lakehead.telemetry.events import Event, PhaseMarked, TableDescribed, TableStep
 
 TRIES = 5
 """How often a step is attempted when other runs are faster."""
@@ -59,6 +59,9 @@ class Tally:
 
     published: int | None = None
     """Written for readers; None if none were, or they were not counted."""
+
+    phase_failed: bool = False
+    """Whether a phase was marked as failed."""
 
     def publish(self, rows: int | None) -> None:
         """Count rows that were written for readers."""
@@ -105,6 +108,7 @@ class ExecutionContext:
         overrides = Overrides(as_text=frozenset(self.table.as_text), decimals=self.table.as_decimal)
         info = source.describe_table(self.table.source, overrides)
         info.readable()
+        self.emit(TableDescribed(columns={column.name: column.declared for column in info.columns}))
         for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
             info.column(name)
         written = self.table.source_filter
@@ -148,6 +152,7 @@ class ExecutionContext:
                 self._mark(phase, DayState.FAILED, dict(detail))
             except LakeheadError as unmarked:  # the first error is the cause, for example of a full disk
                 error.add_note(f"The failure could not be recorded in the state: {unmarked}")
+            self.tally.phase_failed = True
             self.emit(PhaseMarked(phase=phase, state=DayState.FAILED, detail=detail))
             raise
         written = marked.written
@@ -163,6 +168,21 @@ class ExecutionContext:
                 detail={**(written.detail if written else {}), **marked.detail},
             )
         )
+
+    def fail_before_phase(self, error: Exception) -> None:
+        """Mark the next phase as failed, unless one is, for an error that came before the phase had begun.
+
+        A phase that is done for the load date stays done in the state.
+        """
+        if self.tally.phase_failed:
+            return
+        detail: dict[str, object] = {"error": self.sentence(error)}
+        try:
+            if self.day().get("raw") is not DayState.DONE:
+                self._mark("raw", DayState.FAILED, dict(detail))
+        except LakeheadError as unmarked:
+            error.add_note(f"The failure could not be recorded in the state: {unmarked}")
+        self.emit(PhaseMarked(phase="raw", state=DayState.FAILED, detail=detail))
 
     def _mark(self, phase: str, state: DayState, detail: dict[str, object]) -> None:
         if self.sink.id is not None:

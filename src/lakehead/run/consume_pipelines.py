@@ -28,6 +28,7 @@ from lakehead.maintain.upkeep import Upkeep
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.consume_wiring import Backfill, ConsumeWiring, PipelineDeps, pipeline_settings
 from lakehead.run.error_messages import error_message
+from lakehead.run.log_sinks import open_log
 from lakehead.run.metrics_server import serve_metrics
 from lakehead.run.observe.display import Display, LineDisplay
 from lakehead.run.observe.event_text import counted
@@ -240,7 +241,7 @@ def run_pipelines(
         state = opened.enter_context(wiring.open_state(clock, ids))
         buffered = opened.enter_context(BufferedState(state, clock))
         level = Level.named(logging.level)
-        log = opened.enter_context(StructuredLogSubscriber(run=run, sink=logging.sink, level=level))
+        log = opened.enter_context(open_log(logging, run, clock, resolved.environment))
         as_json = logging.as_json if logging.as_json is not None else not terminal
         display: Display = (
             StructuredLogSubscriber(stream=sys.stdout, level=level)

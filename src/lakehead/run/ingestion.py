@@ -16,7 +16,7 @@ from lakehead.extract.full import FullRefreshStrategy
 from lakehead.extract.incremental import AppendStrategy, Scd1Strategy
 from lakehead.extract.modes import APPEND, FULL, MODES, SCD1
 from lakehead.extract.planning.registry import PlannerRegistry
-from lakehead.extract.strategy import Done, ExecutionContext, Skipped, StrategyRegistry
+from lakehead.extract.strategy import Done, ExecutionContext, Skipped, Strategy, StrategyRegistry
 from lakehead.ids import Ids, Random
 from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.lake.filesink.staging_cleanup import leftovers, ttl_cleanup
@@ -24,6 +24,7 @@ from lakehead.lake.run_context import RunContext
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.error_messages import error_message, with_config
 from lakehead.run.observe.stack_hash import stack_hash
+from lakehead.run.staleness import alert_stale_tables
 from lakehead.run.stopping import StoppableClock, StopSignal, interrupt_name
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions, cancel_group, job_group
@@ -90,6 +91,7 @@ class Ingestion:
         self.emitter.flush(FLUSH_SECONDS)
         self.state.flush()  # the run is in the history, even if it is killed
         self.state.preload(self.wiring.loaded_table_ids(tables), self.load_date)
+        self._alert_stale_tables(tables, "start")
         sessions = ThreadSessions(self.session)
         pool = ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table")
         futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
@@ -102,8 +104,12 @@ class Ingestion:
         pool.shutdown()
         done = self._count_outcomes(futures, started)
         self._clean_up(tables)
+        self._alert_stale_tables(tables, "end")
         self.emitter.emit(done)
         return done
+
+    def _alert_stale_tables(self, tables: Sequence[TableConfig], when: str) -> None:
+        alert_stale_tables(self.wiring, tables, self.state, self.clock, self.emitter, when=when)
 
     def _stop_tables(
         self, tables: Sequence[TableConfig], futures: Sequence[TableFuture], pool: ThreadPoolExecutor, *, by: str
@@ -225,9 +231,17 @@ class Ingestion:
                 ids=self.ids,
             )
             with job_group(session, self._group(table), f"{table.full_name} ({table.mode})"):
-                return strategy.run(context)
+                return self._run_strategy(strategy, context)
         finally:
             sink.close()
+
+    def _run_strategy(self, strategy: Strategy, context: ExecutionContext) -> Done | Skipped:
+        """Run the strategy. What fails before a phase has begun is marked too."""
+        try:
+            return strategy.run(context)
+        except Exception as error:
+            context.fail_before_phase(error)
+            raise
 
     def _group(self, table: TableConfig) -> str:
         return group_of(self.emitter.run, table.full_name)

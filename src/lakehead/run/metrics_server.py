@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -18,6 +19,15 @@ MetricsPort: TypeAlias = Annotated[
         max=65535,
         metavar="PORT",
         help="Serve Prometheus metrics on this port of 127.0.0.1.",
+        show_default=False,
+    ),
+]
+
+MetricsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.prom",
+        help="Write Prometheus metrics to this file at the end, for node_exporter's textfile collector.",
         show_default=False,
     ),
 ]

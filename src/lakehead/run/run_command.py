@@ -10,6 +10,8 @@ import typer
 from lakehead.clock import SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.run.environment import ENVIRONMENT
+from lakehead.run.log_level import LogLevel, with_log_level
+from lakehead.run.metrics_server import MetricsFile, MetricsPort
 from lakehead.run.stopping import report_interrupts
 
 if TYPE_CHECKING:
@@ -79,6 +81,9 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
             "do it, or rebuild mirrors from raw.",
         ),
     ] = None,
+    log_level: LogLevel = None,
+    metrics_port: MetricsPort = None,
+    metrics_file: MetricsFile = None,
 ) -> None:
     """Load the tables of a configuration into the lakehouse, each row exactly once.
 
@@ -98,7 +103,7 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
     from lakehead.run.config.config_file import read_config  # noqa: PLC0415 - see above
     from lakehead.run.resolved_config import ResolvedConfig  # noqa: PLC0415 - see above
 
-    config = read_config(file)
+    config = with_log_level(read_config(file), log_level)
     tables = select_tables(config, only_tables)
     if dump_orchestration_plan:
         from lakehead.run.orchestration_command import print_plan  # noqa: PLC0415 - only for a plan
@@ -141,6 +146,8 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
             lag_seconds=wm_lag_seconds,
             heartbeat_seconds=heartbeat_seconds or config.runtime.heartbeat_seconds,
             config_file=file,
+            metrics_port=metrics_port,
+            metrics_file=metrics_file,
         )
     raise typer.Exit(code)
 

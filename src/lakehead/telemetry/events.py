@@ -76,6 +76,20 @@ class Heartbeat(Event):
     rows: int = 0
     """Rows read so far, over all tables."""
 
+    spark: Mapping[str, int | float] | None = None
+    """Spark's counts since the run started: tasks_active, tasks_done, tasks_failed, bytes_read, bytes_written,
+    bytes_spilled, gc_seconds. None if Spark did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsLost(Event):
+    """A subscriber did not get, or could not handle, some events. Emitted at the end of a run, once for each."""
+
+    kind: ClassVar[str] = "events_lost"
+    subscriber: str
+    count: int
+    reason: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStart(Event):
@@ -103,6 +117,35 @@ class TableStep(Event):
 
     slices: int | None = None
     """Number of slices in the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDescribed(Event):
+    """The columns of a table, as they are read from the source."""
+
+    kind: ClassVar[str] = "table_described"
+    columns: Mapping[str, str]
+    """The type of each column in the source, by name and in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStale(Event):
+    """A table is older than its `max_staleness`. An alert: emitted at the start of a run, at its end, or both."""
+
+    kind: ClassVar[str] = "table_stale"
+    when: str
+    """start or end: of the run."""
+
+    by: str
+    """What tells how fresh the table is: watermark, or landing if its watermark is no time."""
+
+    fresh_at: datetime | None
+    """The watermark, or the time of the last landing; None if the table never landed."""
+
+    seconds: float | None
+    """How old that is; None if the table never landed."""
+
+    max_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

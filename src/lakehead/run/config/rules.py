@@ -161,7 +161,7 @@ def _files(raw: Raw) -> Iterator[ConfigProblem]:
             yield ConfigProblem(
                 path_of(("tables", index, "finalize")), f"must be table: a file sink has no views. {instead}"
             )
-        for key in ("partition_by", "merge_filters"):
+        for key in ("partition_by", "merge_filters", "max_staleness"):
             if table.get(key):
                 yield ConfigProblem(path_of(("tables", index, key)), f"is not supported by a file sink. {instead}")
     for root in ROOTS if tables else ():

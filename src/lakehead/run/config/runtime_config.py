@@ -9,7 +9,7 @@ from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy,
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, TextOrSecret, invalid
 from lakehead.run.config.connections import UNSAFE_URL, contains_password
 from lakehead.run.config.cron_schedule import ScheduleText
-from lakehead.run.observe.outputs import SINKS, local_path
+from lakehead.run.observe.outputs import SINKS, is_sink
 
 STATE_URLS = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
 STORE_URLS = "file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
@@ -130,8 +130,15 @@ class LoggingConfig(ConfigModel):
 
     sink: NonEmptyText | None = Field(
         None,
-        description="A local file that JSON lines are appended to, or a folder that gets one file per run: a path or a "
-        "file: URL. A folder already exists or ends with a slash. Default: none.",
+        description="Where JSON lines go: a local file that they are appended to, or a folder that gets one file per "
+        "run, as a path or a file: URL (a folder exists or ends with a slash); or a prefix that gets numbered objects "
+        "per run: s3://bucket/prefix, gs://, az:// or hdfs://. Default: none.",
+    )
+    rotate_bytes: Annotated[StrictInt, Field(ge=1_000)] | None = Field(
+        None, description="The size at which a local file is renamed to FILE.1 and a new one begun. Default: never."
+    )
+    keep_files: Annotated[StrictInt, Field(ge=1, le=1_000)] = Field(
+        5, description="How many renamed files are kept, with rotate_bytes."
     )
     as_json: StrictBool | None = Field(
         None, alias="json", description="Whether events are printed as JSON lines. Default: yes, except on a terminal."
@@ -141,8 +148,8 @@ class LoggingConfig(ConfigModel):
     @field_validator("sink")
     @classmethod
     def _sink(cls, sink: str | None) -> str | None:
-        if sink is not None and local_path(sink) is None:
-            raise invalid(f"must be {SINKS}: the log is a local file.")
+        if sink is not None and not is_sink(sink):
+            raise invalid(f"must be {SINKS}, without a password.")
         return sink
 
 
@@ -151,6 +158,12 @@ class MetadataGatewayConfig(ConfigModel):
 
     ingestion_metrics: StrictBool = Field(default=False, description="Whether ingestion_volume records are emitted.")
     ingestion_runtime: StrictBool = Field(default=False, description="Whether ingestion_runtime records are emitted.")
+    url: TextOrSecret | None = Field(
+        None,
+        repr=False,
+        description="Where records go: an http: or https: URL that each is posted to, or a local file of JSON lines; "
+        "as text or as a reference to a secret. Default: the state database.",
+    )
 
 
 class NotificationsConfig(ConfigModel):
@@ -160,6 +173,38 @@ class NotificationsConfig(ConfigModel):
         None, repr=False, description="The URL to post to, as text or as a reference to a secret."
     )
     interval_seconds: Count = Field(900, description="Seconds between two notifications.")
+    shape: Literal["json", "slack"] = Field(
+        "json", description="What is posted. json: text and all fields. slack: text alone, as a Slack webhook takes it."
+    )
+
+
+class MetricsConfig(ConfigModel):
+    """Prometheus metrics of a run."""
+
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = Field(
+        None, description="The port of 127.0.0.1 where metrics are served while a run lasts; 0: any. Default: none."
+    )
+    textfile: Annotated[str, Field(pattern=r"\.prom$")] | None = Field(
+        None,
+        description="The file that gets the metrics at the end of a run, for node_exporter's textfile collector; its "
+        "name ends with .prom. Default: none.",
+    )
+
+
+class OpenLineageConfig(ConfigModel):
+    """OpenLineage events of a run: START, and COMPLETE or FAIL, for each table."""
+
+    url: TextOrSecret | None = Field(
+        None,
+        repr=False,
+        description="Where events go: an http: or https: URL that each is posted to, such as "
+        "https://host/api/v1/lineage, or a local file of JSON lines; as text or as a reference to a secret. Default: "
+        "none.",
+    )
+    api_key: SecretField | None = Field(None, description="Sent as a bearer token. Default: none.")
+    namespace: NonEmptyText | None = Field(
+        None, description="The namespace of the jobs. Default: the name of the pipeline."
+    )
 
 
 class GuardrailsConfig(ConfigModel):
@@ -262,6 +307,8 @@ class RuntimeConfig(ConfigModel):
         MetadataGatewayConfig(), description="Records for a metadata platform."
     )
     notifications: NotificationsConfig = Field(NotificationsConfig(), description="Notifications about the run.")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus metrics.")
+    openlineage: OpenLineageConfig = Field(OpenLineageConfig(), description="OpenLineage events.")
     metadata: MetadataConfig | None = Field(
         None, description="The same as metadata at the top level; give only one of them."
     )

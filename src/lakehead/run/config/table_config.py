@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
@@ -33,6 +34,16 @@ def _decimal(given: object) -> tuple[int, int]:
 
 DecimalType = Annotated[tuple[int, int], BeforeValidator(_decimal, json_schema_input_type=str)]
 AnyValue = Annotated[Value | None, PlainValidator(lambda given: given, json_schema_input_type=str | int | float | None)]
+
+
+def _age(given: object) -> timedelta:
+    found = re.fullmatch(r"([1-9][0-9]{0,5})\s*([smhd])", given.strip()) if isinstance(given, str) else None
+    if found is None:
+        raise invalid("must be a number and s, m, h or d, such as 90m, 6h or 2d.")
+    return timedelta(seconds=int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]])
+
+
+AgeText = Annotated[timedelta, BeforeValidator(_age, json_schema_input_type=str)]
 
 
 class ReconciliationConfig(ConfigModel):
@@ -162,6 +173,11 @@ class TableConfig(ConfigModel):
     )
     raw_retention_days: Count | None = Field(
         None, description="Days that rows stay in raw. Default: as in runtime.raw_retention_days. Not for mode append."
+    )
+    max_staleness: AgeText | None = Field(
+        None,
+        description="How old the table may be, such as 90m, 6h or 2d. If its watermark, or its last landing where the "
+        "watermark is no time, is older at the start or the end of a run, an alert is emitted. Default: any age.",
     )
 
     @field_validator("incremental_column")

@@ -8,8 +8,6 @@ from lakehead.run.config.connections import SourceConfig
 from lakehead.run.config.runtime_config import (
     GuardrailsConfig,
     MetadataConfig,
-    MetadataGatewayConfig,
-    NotificationsConfig,
     SchemaPolicyConfig,
 )
 
@@ -18,8 +16,6 @@ UNUSED_KEYS: Mapping[type[ConfigModel], tuple[str, ...]] = {
     MetadataConfig: ("enabled", "cache_path", "ttl_hours"),
     GuardrailsConfig: ("max_precision", "max_scale"),
     SchemaPolicyConfig: ("require_snapshot", "allow_missing_columns", "allow_new_columns"),
-    MetadataGatewayConfig: ("ingestion_metrics", "ingestion_runtime"),
-    NotificationsConfig: ("webhook", "interval_seconds"),
 }
 
 NO_EFFECT = "Validated, but has no effect yet."

@@ -9,6 +9,7 @@ from lakehead.run.observe.run_status import TableCounts, TableStatus
 from lakehead.telemetry.emitter import EventEnvelope
 from lakehead.telemetry.events import (
     Event,
+    EventsLost,
     Heartbeat,
     LateCommitsUnknown,
     PhaseMarked,
@@ -18,12 +19,14 @@ from lakehead.telemetry.events import (
     RunDone,
     RunStart,
     StagingCleaned,
+    TableDescribed,
     TableDone,
     TableFailed,
     TableHeldBack,
     TablePlanned,
     TableReconciled,
     TableSkipped,
+    TableStale,
     TableStart,
     TableStep,
     TableWaiting,
@@ -121,14 +124,23 @@ def event_text(event: Event, status: TableStatus | None = None) -> str:
             return f"skipped: {one_line(event.reason)}"
         case TableFailed():
             return f"failed after {duration(event.seconds)}: {one_line(event.error)} [{event.stack_hash}]"
-        case TableWaiting() | TableHeldBack() | LateCommitsUnknown():
+        case TableWaiting() | TableHeldBack() | LateCommitsUnknown() | TableStale():
             return _waiting_text(event)
         case other:
             return _run_text(other)
 
 
-def _waiting_text(event: TableWaiting | TableHeldBack | LateCommitsUnknown) -> str:
+def _stale(event: TableStale) -> str:
+    allowed = f"at most {duration(event.max_seconds)} allowed"
+    if event.seconds is None:
+        return f"stale: it has never landed, {allowed}"
+    return f"stale: its {event.by} is {duration(event.seconds)} old, {allowed}"
+
+
+def _waiting_text(event: TableWaiting | TableHeldBack | LateCommitsUnknown | TableStale) -> str:
     match event:
+        case TableStale():
+            return _stale(event)
         case TableWaiting():
             return f"waiting: {one_line(event.reason)}"
         case TableHeldBack():
@@ -181,7 +193,15 @@ def _run_text(event: Event) -> str:
             return f"run ended: {numbers}, after {duration(event.seconds)}"
         case Heartbeat():
             tables = counted(event.total, "table")
-            return f"{event.done:,} of {tables} done, {event.failed:,} failed; {counted(event.rows, 'row')} so far"
+            spark = "" if event.spark is None else f"; {counted(int(event.spark['tasks_active']), 'task')} in Spark"
+            progress = f"{event.done:,} of {tables} done, {event.failed:,} failed"
+            return f"{progress}; {counted(event.rows, 'row')} so far{spark}"
+        case TableDescribed():
+            return f"described: {counted(len(event.columns), 'column')}"
+        case EventsLost():
+            return (
+                f"{counted(event.count, 'event')} did not reach {one_line(event.subscriber)}: {one_line(event.reason)}"
+            )
         case StagingCleaned():
             text = f"staging of {event.root} cleaned: {counted(event.removed, 'directory', 'directories')} removed"
             text += f", {event.not_landed:,} kept that never landed" if event.not_landed else ""

@@ -1,6 +1,7 @@
 """Emits the heartbeat: the progress of a run at regular intervals."""
 
 import threading
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -16,8 +17,17 @@ class HeartbeatEmitter:
     Enter it before the run's first event, because it counts tables as a subscriber. Skipped tables count as done.
     """
 
-    def __init__(self, emitter: Emitter, seconds: float, *, wait: Wait = threading.Event.wait) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        seconds: float,
+        *,
+        spark: Callable[[], Mapping[str, int | float] | None] = lambda: None,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        """`spark` returns Spark's counts; None if it does not answer."""
         self._emitter = emitter
+        self._spark = spark
         self._status = RunStatus()
         self._task = PeriodicTask(seconds, self._beat, name="lakehead-heartbeat", wait=wait)
 
@@ -33,5 +43,11 @@ class HeartbeatEmitter:
     def _beat(self) -> None:
         counts = self._status.counts()
         self._emitter.emit(
-            Heartbeat(total=counts.total, done=counts.done + counts.skipped, failed=counts.failed, rows=counts.rows)
+            Heartbeat(
+                total=counts.total,
+                done=counts.done + counts.skipped,
+                failed=counts.failed,
+                rows=counts.rows,
+                spark=self._spark(),
+            )
         )

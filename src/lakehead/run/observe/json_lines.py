@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from lakehead.run.observe.levels import Level, level_of
-from lakehead.run.observe.outputs import AppendOnlyFile, BestEffortOutput, log_file, warn_on_stderr
+from lakehead.run.observe.outputs import AppendOnlyFile, BestEffortOutput, LineFile, log_file, warn_on_stderr
 from lakehead.telemetry.emitter import EventEnvelope
 
 
@@ -27,11 +27,11 @@ def json_line(envelope: EventEnvelope) -> str:
 
 
 class StructuredLogSubscriber:
-    """Writes events of at least a level as JSON lines to a local file, to a stream, or to both.
+    """Writes events of at least a level as JSON lines to a file, to a stream, or to both.
 
-    The sink is a file that lines are appended to, or a folder that gets one file per run. It is opened here, which
-    raises `Misconfigured` if that fails. Later failures raise nothing: they are counted in `dropped`, and `warn` is
-    called for the first one of each output.
+    The file is one that is open, or is given as a sink: a local file that lines are appended to, or a folder that gets
+    one file per run. A sink is opened here, which raises `Misconfigured` if that fails. Later failures raise nothing:
+    they are counted in `dropped`, and `warn` is called for the first one of each output.
     """
 
     def __init__(
@@ -39,12 +39,14 @@ class StructuredLogSubscriber:
         *,
         run: str = "run",
         sink: str | None = None,
+        file: LineFile | None = None,
         stream: TextIO | None = None,
         level: Level = Level.INFO,
         warn: Callable[[str], None] = warn_on_stderr,
     ) -> None:
         self._level = level
-        self._file = None if sink is None else AppendOnlyFile(log_file(sink, run))
+        self._file = file if sink is None else AppendOnlyFile(log_file(sink, run))
+        self._warn = warn
         self._outputs: list[BestEffortOutput] = []
         if self._file is not None:
             self._outputs.append(BestEffortOutput.file(self._file, warn))
@@ -66,7 +68,10 @@ class StructuredLogSubscriber:
     def close(self) -> None:
         """Close the file. The stream stays open."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except (OSError, ValueError) as error:
+                self._warn(f"The log {self._file.name} is not complete ({error}).")
 
     def __enter__(self) -> Self:
         return self

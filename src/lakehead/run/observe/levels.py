@@ -5,13 +5,16 @@ from typing import Self
 
 from lakehead.telemetry.events import (
     Event,
+    EventsLost,
     PhaseMarked,
     PipelineEnded,
     PipelineStarted,
     RunDone,
+    TableDescribed,
     TableFailed,
     TableHeldBack,
     TableReconciled,
+    TableStale,
     TableStep,
 )
 
@@ -38,13 +41,13 @@ class Level(IntEnum):
 def level_of(event: Event) -> Level:
     """Return the level of an event: DEBUG for frequent ones, ERROR for failures."""
     match event:
-        case TableStep():
+        case TableStep() | TableDescribed():
             return Level.DEBUG
         case TableFailed() | PhaseMarked(state="failed"):
             return Level.ERROR
         case RunDone() if event.failed or event.not_ended:
             return Level.WARNING
-        case TableHeldBack():
+        case TableHeldBack() | TableStale() | EventsLost():
             return Level.WARNING
         case PipelineEnded() if event.error is not None:
             return Level.ERROR

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import TextIO
-from urllib.parse import unquote
+from typing import Protocol, TextIO
+from urllib.parse import unquote, urlsplit
 
 from lakehead.errors import Misconfigured
 
-SINKS = "a path or a file: URL"
+SINKS = "a path, a file: URL, or s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or hdfs://host/folder"
+REMOTE = ("s3", "gs", "az", "hdfs")
+"""The schemes of sinks that are not on this machine: they get numbered objects."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=:)")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -32,6 +34,22 @@ def local_path(sink: str) -> Path | None:
             return None
         rest = slash + path
     return Path(unquote(rest)) if rest else None
+
+
+def is_remote(sink: str) -> bool:
+    """Whether a log sink is not on this machine."""
+    return sink.partition("://")[0] in REMOTE and "://" in sink
+
+
+def is_sink(sink: str) -> bool:
+    """Whether a log can be written there: a local path, or a remote URL with a host and without a password."""
+    if not is_remote(sink):
+        return local_path(sink) is not None
+    try:
+        parts = urlsplit(sink)
+    except ValueError:
+        return False
+    return bool(parts.hostname or parts.scheme == "hdfs") and parts.password is None
 
 
 def log_file(sink: str, run: str) -> Path:
@@ -77,6 +95,11 @@ class AppendOnlyFile:
                 "runtime.logging.sink, or let this user write there."
             ) from error
 
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self.path)
+
     def write(self, line: str) -> None:
         """Append a line, which ends with a line break. After an OSError the next line starts on a new line."""
         whole = line.encode()
@@ -101,6 +124,69 @@ class AppendOnlyFile:
                 return file.read(1) != b"\n"
         except PermissionError:  # write-only log
             return False
+
+
+class LineFile(Protocol):
+    """Where log lines are kept."""
+
+    @property
+    def name(self) -> str:
+        """The file for messages, without secrets."""
+        ...
+
+    def write(self, line: str, /) -> None:
+        """Keep a line, which ends with a line break. Raises OSError or ValueError if that fails."""
+        ...
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        ...
+
+
+class RotatedFile:
+    """A log file that is renamed to FILE.1 when a line would make it too large; FILE.1 becomes FILE.2, and so on.
+
+    For one process at a time. If renaming fails, the file goes on growing.
+    """
+
+    def __init__(self, path: Path, rotate_bytes: int, keep_files: int) -> None:
+        """Keeps at most so many renamed files. Raises `Misconfigured` if the file cannot be opened."""
+        self._path = path
+        self._rotate_bytes = rotate_bytes
+        self._keep_files = keep_files
+        self._file = AppendOnlyFile(path)
+        self._size = path.stat().st_size
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self._path)
+
+    def write(self, line: str) -> None:
+        """Append a line, to a new file if this one is full."""
+        size = len(line.encode())
+        if self._size and self._size + size > self._rotate_bytes:
+            self._rotate()
+        self._file.write(line)
+        self._size += size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _rotate(self) -> None:
+        with suppress(OSError):
+            for number in range(self._keep_files - 1, 0, -1):
+                with suppress(FileNotFoundError):
+                    self._numbered(number).replace(self._numbered(number + 1))
+            self._path.replace(self._numbered(1))
+        with suppress(Misconfigured):
+            opened = AppendOnlyFile(self._path)
+            self._file.close()
+            self._file, self._size = opened, self._path.stat().st_size
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
 
 
 class BestEffortOutput:
@@ -128,9 +214,9 @@ class BestEffortOutput:
         return cls(name, write, warn, encoding)
 
     @classmethod
-    def file(cls, file: AppendOnlyFile, warn: Callable[[str], None]) -> "BestEffortOutput":
+    def file(cls, file: LineFile, warn: Callable[[str], None]) -> "BestEffortOutput":
         """Wrap a log file."""
-        return cls(f"The log {file.path}", file.write, warn, "utf-8")
+        return cls(f"The log {file.name}", file.write, warn, "utf-8")
 
     def write(self, text: str) -> int:
         """Write now. Failures are counted in `dropped`."""

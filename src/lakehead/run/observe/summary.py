@@ -1,11 +1,17 @@
 """The summary at the end of a run: one line per table, and totals."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
 from rich.text import Text
 
 from lakehead.run.observe.event_text import counted, duration, held_back, late_commits, one_line, totals
 from lakehead.run.observe.run_status import RunStatus, TableOutcome, TableStatus
 from lakehead.run.text_table import styled_text, table_lines
+from lakehead.telemetry.background_sender import LostMessages
 from lakehead.telemetry.emitter import Emitter, EventEnvelope
+from lakehead.telemetry.events import EventsLost
 
 HEADERS = ("table", "mode", "outcome", "rows", "published", "slices", "time", "note")
 NUMBERS = {"rows", "published", "slices", "time"}
@@ -60,8 +66,29 @@ class RunSummary:
         return f"{counted(counts.total, 'table')}: {totals(counts)}; {counted(rows, 'row')}{took}"
 
 
-def delivery_warnings(emitter: Emitter) -> list[str]:
-    """Return a message for events that a subscriber did not get, or failed to handle."""
+class LossyOutputs(Protocol):
+    """Outputs besides the subscribers that may lose messages."""
+
+    @property
+    def lost(self) -> Sequence[LostMessages]:
+        """What did not arrive so far."""
+        ...
+
+
+@contextmanager
+def emit_lost_events(emitter: Emitter, senders: LossyOutputs) -> Iterator[None]:
+    """At the end of the `with`, emit an event for each subscriber or receiver that has missed some so far."""
+    try:
+        yield
+    finally:
+        for name, count in emitter.dropped.items():
+            emitter.emit(EventsLost(subscriber=name, count=count, reason="too slow"))
+        for each in senders.lost:
+            emitter.emit(EventsLost(subscriber=each.receiver, count=each.count, reason=each.reason))
+
+
+def delivery_warnings(emitter: Emitter, lost: Sequence[LostMessages] = ()) -> list[str]:
+    """Return a message for events that a subscriber or receiver did not get, or failed to handle."""
     warnings = []
     if emitter.failures:
         warnings.append(
@@ -70,6 +97,11 @@ def delivery_warnings(emitter: Emitter) -> list[str]:
         )
     for name, count in emitter.dropped.items():
         warnings.append(f"{counted(count, 'event')} did not reach {name}: too slow. The loaded data is not affected.")
+    warnings += [
+        f"{counted(each.count, 'message')} did not reach {each.receiver}: {each.reason}. "
+        "The loaded data is not affected."
+        for each in lost
+    ]
     return warnings
 
 
