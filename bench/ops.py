@@ -22,6 +22,7 @@ from lakehead.clock import SystemClock
 from lakehead.extract.recon_report import ReconReport
 from lakehead.ids import RandomIds, system_random
 from lakehead.run.config.config_file import read_config
+from lakehead.run.environment import ENVIRONMENT
 from lakehead.run.recon_tables import Reconciliation
 from lakehead.run.run_command import select_tables
 from lakehead.run.wiring import Wiring
@@ -47,7 +48,7 @@ def recon(results: KeptResults) -> None:
         table: dict[str, Any] = {"schema": "public", "table": TABLE, "name": TABLE, "mode": "scd1"}
         table |= {"incremental_column": "updated_at", "primary_keys": ["id"]}
         origin = {"dialect": "postgresql", "url": source.plain_url, "user": USER, "password": {"env": SECRET}}
-        pipeline = Pipeline(folder, folder / "lakehouse", origin, {SECRET: PASSWORD}, tables=[table])
+        pipeline = Pipeline(folder, folder / "lakehouse", origin, {**ENVIRONMENT, SECRET: PASSWORD}, tables=[table])
         wiring = Wiring(read_config(pipeline.config()), pipeline.environment)
         session = build_session(wiring.spark_settings)
         try:
