@@ -35,7 +35,7 @@ _EXACT = Context(prec=200)
 
 DELETES = (
     "Rows that the source has deleted stay in the target: mode {mode} does not see deletes unless they are compared. "
-    "Reload the table (lakehead run CONFIG --only-tables {table} --reload) to remove them."
+    "To remove them, reload the table: lakehead run CONFIG --only-tables {table} --reload"
 )
 RELOAD = (
     "Find out first who has changed the target: look at its snapshots. Then load it again: "
