@@ -16,7 +16,9 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DecimalType,
+    DoubleType,
     IcebergType,
+    IntegerType,
     LongType,
     NestedField,
     StringType,
@@ -62,6 +64,8 @@ SHAPES = (LONG, COPIED, NULLS, MOVING, UUIDS, TEXT)
 
 VALUES: dict[type[IcebergType], Callable[[int], Any]] = {
     LongType: lambda n: n,
+    IntegerType: lambda n: n,
+    DoubleType: float,
     StringType: lambda n: "" if n == 0 else f"{'ä' * (n % 20)} key {n}",
     DecimalType: lambda n: Decimal(n % 7) / 4,
     TimestampType: lambda n: (START + timedelta(hours=n, microseconds=n)).replace(tzinfo=None),
@@ -119,6 +123,7 @@ class Mirrors:
         kinds += [("v", StringType()), ("n", LongType()), *((own, LongType()) for own in OWN)]
         fields = [NestedField(n, name, kind, required=False) for n, (name, kind) in enumerate(kinds, 1)]
         modes = {f"write.{each}.mode": self.shape.mode for each in ("merge", "update", "delete")}
+        modes["write.delete.granularity"] = "partition" if self.shape.partition else "file"
         create_table(self.lakehouse.catalog(), f"t.{name}", Schema(*fields), properties=modes)
         if self.shape.partition and not name.endswith("raw"):
             self.spark.sql(f"ALTER TABLE lake.t.{name} ADD PARTITION FIELD {self.shape.partition}")
