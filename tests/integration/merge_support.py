@@ -60,7 +60,7 @@ NULLS = Shape("nulls", keys=(StringType(), DecimalType(20, 2)), null_keys=True, 
 MOVING = Shape("moving", keys=(LongType(), TimestampType()), partition="`v`", tiebreaks=2)
 UUIDS = Shape("uuids", keys=(UUIDType(),), partition="day(`at`)")
 TEXT = Shape("text", keys=(StringType(),), tiebreaks=0)
-SHAPES = (LONG, COPIED, NULLS, MOVING, UUIDS, TEXT)
+SHAPES = (LONG, COPIED, NULLS, MOVING, UUIDS)
 
 VALUES: dict[type[IcebergType], Callable[[int], Any]] = {
     LongType: lambda n: n,

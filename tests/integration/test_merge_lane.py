@@ -14,12 +14,13 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.types import DoubleType, IntegerType, LongType
 
+from lakehead.lake import merge_lane
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.merge_commit import MergeFiles, delete_file
 from lakehead.lake.merge_lane import LaneStager
 from lakehead.lake.ports import AuditFailed
 from lakehead.lake.position_deletes import PATH_ID, DeleteFile
-from tests.integration.merge_support import LONG, MOVING, SHAPES, START, Mirrors, Shape
+from tests.integration.merge_support import LONG, MOVING, SHAPES, START, TEXT, Mirrors, Shape
 from tests.lakehouse import Lakehouse
 from tests.support.effort import effort
 from tests.support.spark import shared_session
@@ -78,9 +79,13 @@ def outsider(there: Mirrors, step: int) -> None:
             )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*SHAPES, pytest.param(TEXT, marks=pytest.mark.soak)], ids=lambda shape: shape.name)
 @pytest.mark.parametrize("seed", range(effort(1, soak=20)))
-def test_random_histories_are_merged_as_spark_merges_them(lakehouse: Lakehouse, shape: Shape, seed: int) -> None:
+def test_random_histories_are_merged_as_spark_merges_them(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, shape: Shape, seed: int
+) -> None:
+    if shape.partition:
+        monkeypatch.setattr(merge_lane, "CHUNK_ROWS", 3)  # as with millions of changes
     there = mirrors(lakehouse, shape, seed)
     there.start(unique(there, 0, 10), unique(there, 10, 30))
     for step in range(effort(2, soak=12)):
@@ -266,7 +271,7 @@ def test_columns_that_are_added_widened_and_renamed_later_are_read_by_their_ids(
     there.check()
 
 
-@pytest.mark.parametrize("reason", ["float", "equality deletes", "tie"])
+@pytest.mark.parametrize("reason", [pytest.param("float", marks=pytest.mark.soak), "equality deletes", "tie"])
 def test_what_arrow_cannot_merge_is_merged_by_spark(lakehouse: Lakehouse, reason: str) -> None:
     kind = DoubleType() if reason == "float" else LongType()
     there = started(lakehouse, f"not_{reason.replace(' ', '_')}", replace(LONG, name="fallback", keys=(kind,)))

@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize(
     ("lane", "filters", "by"),
-    [("arrow", [], "MergedFiles"), ("arrow", ["id > 0"], "Branch"), ("spark", [], "Branch")],
+    [
+        ("arrow", [], "MergedFiles"),
+        ("arrow", ["id > 0"], "Branch"),
+        pytest.param("spark", [], "Branch", marks=pytest.mark.soak),
+    ],
 )
 def test_the_configuration_chooses_how_rows_are_merged(
     on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, filters: list[str], by: str

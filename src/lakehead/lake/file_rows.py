@@ -66,6 +66,8 @@ class FileReader:
             parquet = pq.ParquetFile(source, pre_buffer=True)
             names = _names_by_id(parquet.schema_arrow)
             have = [names.get(_field_id(each)) for each in self.schema]
+            if not any(have):
+                raise CannotRead("a data file has none of the columns")
             groups = list(range(parquet.metadata.num_row_groups))
             if wanted is not None:
                 groups = row_groups(parquet, [self._place(parquet, names, key) for key in keys], wanted)

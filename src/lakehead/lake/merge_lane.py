@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileType
+from pyarrow.fs import FileType, LocalFileSystem
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergDataFile
 from pyiceberg.table import Table as Iceberg
@@ -154,6 +154,8 @@ class LaneStager:
         columns = [(ids[key], kinds[key]) for key in self.changes.keys]
         plan = plan_files(iceberg, snapshot, lambda file: bool(len(found)) and _may_have(file, columns, wanted))
         target, name = target_of(iceberg), staged_name(token, self.ids)
+        if not target.filesystem.equals(mirror.filesystem):
+            raise NotByLane("its new files go to another store")
         with _stored(found, target, name) as path:
             job = MergeJob(
                 target=target,
@@ -323,7 +325,8 @@ def _joined(matched: Sequence[MatchedFile], which: str) -> Positions:
 def _stored(found: pa.Table, target: Target, name: str) -> Iterator[str]:
     """Store the changes where every task can read them, for as long as the tasks run."""
     path, filesystem = f"{target.folder}/{name}-changes.arrow", target.filesystem
-    filesystem.create_dir(target.folder, recursive=True)
+    if isinstance(filesystem, LocalFileSystem):  # others create folders themselves, or have none
+        filesystem.create_dir(target.folder, recursive=True)
     with filesystem.open_output_stream(path) as sink, pa.ipc.new_file(sink, found.schema) as writer:
         writer.write_table(found, max_chunksize=CHUNK_ROWS)
     try:

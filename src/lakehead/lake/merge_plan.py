@@ -105,8 +105,13 @@ def _values(partition: Record) -> Iterator[object]:
 def _planned(table: Iceberg, entry: ManifestEntry, manifest: str, deletes: _Deletes) -> PlannedFile:
     file, sequence = entry.data_file, entry.sequence_number or 0
 
+    base = filesystem_of(table, table.location())[0]
+
     def path_of(uri: str) -> str:
-        return filesystem_of(table, uri)[1]
+        filesystem, path = filesystem_of(table, uri)
+        if not filesystem.equals(base):
+            raise NotByLane("its files are in several stores")
+        return path
 
     own = [(each, place) for number, each, place in deletes.own.get(file.file_path, ()) if number >= sequence]
     shared = [each for number, each, _ in deletes.shared.get(_place(file), ()) if number >= sequence]
