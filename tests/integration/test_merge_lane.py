@@ -128,8 +128,9 @@ def named_by(file: DataFile) -> str:
     return file.lower_bounds[PATH_ID].decode()
 
 
-def test_a_data_file_has_one_delete_file_however_often_its_rows_change(lakehouse: Lakehouse) -> None:
-    there = started(lakehouse, "often", MOVING, keys=60)
+@pytest.mark.parametrize("shape", [LONG, MOVING], ids=lambda shape: shape.name)
+def test_a_data_file_has_one_delete_file_however_often_its_rows_change(lakehouse: Lakehouse, shape: Shape) -> None:
+    there = started(lakehouse, "often", shape, keys=60)
     old = {file.file_path: file for file in files(there, deletes=False)}
     for key in (1, 2, 31):
         change(there, key)
