@@ -123,7 +123,7 @@ class HereStager:
     ) -> Staged[NewFiles]:
         iceberg = self.table.load()
         parts = [(remainder.unit, 0, remainder) for remainder in remainders if remainder.spans != ()]
-        wrote = write_parts(stagers.target_of(iceberg), stagers._name(token, RandomIds()), rows_of, parts)
+        wrote = write_parts(stagers.target_of(iceberg), stagers.staged_name(token, RandomIds()), rows_of, parts)
         return stagers.staged_files(
             [wrote], remainders, iceberg, Change.APPEND, token, new_watermark, fence, parts=len(parts)
         )

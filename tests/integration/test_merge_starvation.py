@@ -10,6 +10,7 @@ from lakehead.lake.commits import empty
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.merge import BRANCH
+from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import Branch, NewFiles
 from lakehead.telemetry.events import TableWaiting
@@ -31,7 +32,7 @@ def test_a_run_whose_merges_are_overtaken_each_time_says_so_and_leaves_no_branch
     scene.sql(f"INSERT INTO {name} VALUES (2, 'b')")
     publish, merges = IcebergTable.publish, 0
 
-    async def overtaken(self: IcebergTable, staged: Staged[NewFiles | Branch], at: Head) -> Head:
+    async def overtaken(self: IcebergTable, staged: Staged[NewFiles | MergedFiles | Branch], at: Head) -> Head:
         nonlocal merges
         if isinstance(staged.rows, Branch):
             merges += 1

@@ -26,6 +26,7 @@ from lakehead.extract.merging import (
     RawRows,
     Statement,
     merge_newest,
+    merge_stager,
     overwrite,
     overwrite_newest,
     whole_keys,
@@ -41,6 +42,8 @@ from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable, summary_of
 from lakehead.lake.landing import Landing, NewWatermark, Unit
 from lakehead.lake.merge import MergeStager
+from lakehead.lake.merge_lane import LaneStager
+from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import Overtaken, Staged
 from lakehead.lake.protocol import Audit
 from lakehead.lake.raw_floor import floor_of
@@ -134,10 +137,11 @@ class IcebergTableSink:
         if published is None or published.generation < raw.generation:
             statement: Statement = partial(overwrite_newest, rows=self._rows(raw, after=0), rule=rule)
             return self._land_out(raw, f"0..{raw.slice}", statement, published)
-        statement = partial(merge_newest, rows=self._rows(raw, after=published.slice or 0), rule=rule)
+        rows = self._rows(raw, after=published.slice or 0)
+        statement = partial(merge_newest, rows=rows, rule=rule)
         # A merge filter that excludes a row which should have matched would insert its key a second time.
         audits = [NoDuplicates(self._session, self._made(self._out), rule.keys)] if rule.filters else []
-        return self._land_out(raw, f"{published.slice}..{raw.slice}", statement, published, audits)
+        return self._land_out(raw, f"{published.slice}..{raw.slice}", statement, published, audits, (rows, rule))
 
     def rebuild_from_raw(self, rule: DedupRule | None, progress: TableProgress, unit: str) -> TableProgress:
         """Write the mirror or the final table anew from raw, up to the slice that it had; `unit` is a name of its own.
@@ -258,17 +262,19 @@ class IcebergTableSink:
         statement: Statement,
         expected: Watermark | None,
         audits: Sequence[Audit[Any]] = (),
+        merged: tuple[RawRows, DedupRule] | None = None,
         *,
         again: bool = False,
     ) -> TableProgress:
         """Run a statement on the mirror or the final table and land it, unless the table has raw's slices already.
 
-        With `again` also if it has.
+        With `again` also if it has. `merged` are the rows that the statement merges, if it does: there is a faster way
+        to merge some.
         """
         table, run = self._made(self._out), self._landing.run
         if not again and expected and (expected.generation, expected.slice or 0) >= (raw.generation, raw.slice or 0):
             return self._settled()
-        stager = MergeStager(
+        by_spark = MergeStager(
             session=run.session,
             table=table,
             ids=run.ids,
@@ -276,6 +282,7 @@ class IcebergTableSink:
             waiting=run.waiting,
             merge=lambda session, target, _: self._write_out(statement, session, target),
         )
+        stager = by_spark if merged is None else self._merge_stager(by_spark, *merged)
         new_watermark = NewWatermark(watermark=raw.slice, slice=raw.slice, load_date=raw.last_loaded)
         with self._landing.lease(table, Unit(f"{self.id}/{unit}", raw.generation)) as lease:
             if lease is None:
@@ -283,14 +290,25 @@ class IcebergTableSink:
             staged = lease.land(stager, new_watermark=new_watermark, expected=expected, audits=audits, exclusive=True)
         if staged is None:
             return self._settled()
+        if isinstance(staged.rows, MergedFiles):
+            done = staged.rows
+            detail = {"inserted": done.inserted, "updated": done.updated}
+            return self._written(table, staged.landing, done.inserted + done.updated, detail)
         counted = counts_of(self._summary(table, staged.rows.head))
         return self._written(table, staged.landing, counted.rows, counted.detail)
 
     def _write_out(self, statement: Statement, session: SparkSession, target: str) -> None:
         """Run a statement if the columns still match: the landing has just loaded the table it writes to."""
+        self._check_same_columns()
+        statement(session, target)
+
+    def _merge_stager(self, by_spark: MergeStager, rows: RawRows, rule: DedupRule) -> MergeStager | LaneStager:
+        raw, check = self._made(self._raw), self._check_same_columns
+        return merge_stager(self._landing, by_spark, raw=raw, rows=rows, rule=rule, check=check)
+
+    def _check_same_columns(self) -> None:
         out = self._made(self._out)
         check_same_columns(out.name, self._made(self._raw).seen().schema(), out.seen().schema())
-        statement(session, target)
 
     def _show(self, raw: Watermark, conditions: Sequence[str]) -> TableProgress:
         """Point the view at raw's slice, and check again, because a slower run could point it at an older one."""

@@ -1,12 +1,17 @@
-"""Merging the newest row of each key into a mirror, in Spark SQL."""
+"""Merging the newest row of each key into a mirror: in Spark SQL, or in Arrow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from lakehead.extract.raw_rows import GENERATION, INGEST_SCHEMA, SLICE
+from lakehead.lake.iceberg_landing import IcebergLanding
+from lakehead.lake.iceberg_table import IcebergTable
+from lakehead.lake.merge import MergeStager
+from lakehead.lake.merge_choice import MergeLane
+from lakehead.lake.merge_lane import Changes, ColumnRange, LaneStager
 from lakehead.spark.names import quoted
 
 
@@ -120,6 +125,38 @@ def merge_newest(session: SparkSession, target: str, *, rows: RawRows, rule: Ded
         f"WHEN MATCHED AND {counts_over(rule, 's', 't')} "
         f"THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+    )
+
+
+def merge_stager(
+    landing: IcebergLanding,
+    by_spark: MergeStager,
+    *,
+    raw: IcebergTable,
+    rows: RawRows,
+    rule: DedupRule,
+    check: Callable[[], None],
+) -> MergeStager | LaneStager:
+    """The stager of a merge: here it is chosen whether changes are merged in Arrow or with Spark's MERGE.
+
+    `by_spark` runs `merge_newest`. Merge filters are SQL, so rows with them are merged by it.
+    """
+    if landing.merge_lane is MergeLane.SPARK or rule.filters:
+        return by_spark
+    conditions = [ColumnRange(SLICE, rows.after + 1, rows.upto)]
+    if rows.generation is not None:
+        conditions.append(ColumnRange(GENERATION, rows.generation, rows.generation))
+    changes = Changes(
+        table=raw,
+        snapshot=rows.snapshot,
+        conditions=tuple(conditions),
+        keys=rule.keys,
+        order=rule.order,
+        null_keys=rule.null_keys,
+    )
+    run = landing.run
+    return LaneStager(
+        session=run.session, table=by_spark.table, ids=run.ids, changes=changes, fallback=by_spark, check=check
     )
 
 

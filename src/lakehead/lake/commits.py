@@ -30,6 +30,8 @@ from pyiceberg.typedef import Record
 from lakehead.errors import Misconfigured
 from lakehead.lake.datafiles import same_partition
 from lakehead.lake.landing import SnapshotId
+from lakehead.lake.merge_commit import MergeFiles
+from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import Moved
 from lakehead.lake.staged_rows import Branch, Change, NewFiles
 
@@ -47,7 +49,7 @@ Changes = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 Commit = Callable[[Iceberg], Changes]
 
 
-def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str, str]) -> Changes:
+def publication(table: Iceberg, rows: NewFiles | MergedFiles | Branch, properties: Mapping[str, str]) -> Changes:
     """The changes that publish new files with these properties, or a branch whose snapshot has them already.
 
     Raises `Moved` if the branch has moved or the table's partitioning has changed since the files were written.
@@ -61,6 +63,9 @@ def publication(table: Iceberg, rows: NewFiles | Branch, properties: Mapping[str
             return moved, (AssertRefSnapshotId(ref=rows.name, snapshot_id=rows.head),)
         case NewFiles():
             updates = _new_snapshot(table, rows, properties)
+            return (*updates, set_tag(LAST_LANDING, added(updates))), ()
+        case MergedFiles():
+            updates = empty(table, properties) if rows.changes_nothing else _merged(table, rows, properties)
             return (*updates, set_tag(LAST_LANDING, added(updates))), ()
 
 
@@ -174,6 +179,20 @@ def without_files(table: Iceberg, files: Iterable[IcebergDataFile]) -> tuple[Tab
     producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_new_snapshot`
     for file in files:
         producer.delete_data_file(file)
+    return _made(producer)
+
+
+def _merged(table: Iceberg, rows: MergedFiles, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
+    if table.metadata.default_spec_id != rows.new.spec_id:
+        raise Moved("The table's partitions were changed after the files were written.")
+    producer = MergeFiles(_AsLoaded(table), table.io, properties)
+    for file in _data_files(table.metadata, rows.new):
+        file.spec_id = rows.new.spec_id
+        producer.append_data_file(file)
+    for deletes in rows.deletes:
+        producer.add_deletes(deletes)
+    for manifest, path in rows.removed:
+        producer.remove(manifest, path)
     return _made(producer)
 
 

@@ -14,6 +14,7 @@ from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.landing import ANY_WATERMARK, NO_WATERMARK, AnyWatermark, NewWatermark, Unit
 from lakehead.lake.leased import LEASE
 from lakehead.lake.ledger import StoreLedger
+from lakehead.lake.merge_choice import MergeLane
 from lakehead.lake.ports import Overtaken, Staged, Stager
 from lakehead.lake.protocol import VERIFY_STAGED_AFTER, Audit, Lander, fence
 from lakehead.lake.retries import Retries
@@ -47,6 +48,8 @@ class IcebergLanding:
 
     merges: Backoff = field(default_factory=lambda: Backoff(attempts=5, first_seconds=0.2, cap_seconds=30.0))
     """Attempts of a merge when other writers commit first. Each attempt is a whole merge."""
+
+    merge_lane: MergeLane = MergeLane.SPARK
 
     @property
     def retries(self) -> Retries:

@@ -30,6 +30,7 @@ from lakehead.lake.documents import from_summary, to_summary
 from lakehead.lake.landing import Head, Landing, Snapshot, SnapshotId
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.lineage import Lineage
+from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import CONFIG_OPTION, HistoryBroken, Moved, SourceUnknown, Staged
 from lakehead.lake.retries import Retries, unavailable
 from lakehead.lake.staged_rows import Branch, NewFiles
@@ -153,12 +154,12 @@ class IcebergTable:
             raise HistoryBroken(self._broken(table.metadata, after, upto, chain[-1].id if chain else None, missing=at))
         return chain[::-1]
 
-    async def publish(self, staged: Staged[NewFiles | Branch], at: Head) -> Head:
+    async def publish(self, staged: Staged[NewFiles | MergedFiles | Branch], at: Head) -> Head:
         """Make staged rows main's next snapshot, in one commit that requires the table's head to be `at`.
 
         Returns the new head. Raises as `commit` does.
         """
-        properties = await self.summary(staged.landing) if isinstance(staged.rows, NewFiles) else {}
+        properties = {} if isinstance(staged.rows, Branch) else await self.summary(staged.landing)
         return head_of(self.commit(at, lambda table: publication(table, staged.rows, properties)).metadata)
 
     async def summary(self, landing: Landing) -> dict[str, str]:

@@ -7,7 +7,7 @@ its own, and only the files that a successful task returned are published.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -29,6 +29,8 @@ from lakehead.lake.landing import Fence, Head, Landing, NewWatermark, Unit, Unit
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import Change, NewFiles
 from lakehead.lake.tasks import Part, TaskResult, attempt, pickled, unpickled, write_batches, write_parts
+
+Result = TypeVar("Result")
 
 
 class StagingFailed(LakeheadError):
@@ -63,7 +65,7 @@ class ArrowStager(Generic[Part]):
             for number, part in enumerate(self.split(remainder))
         ]
         context = self.session.sparkContext
-        iceberg, name, read = self.table.seen(), _name(token, self.ids), self.read
+        iceberg, name, read = self.table.seen(), staged_name(token, self.ids), self.read
         target = target_of(iceberg)
 
         def task(parts: Iterable[tuple[Unit, int, Part]]) -> Iterator[TaskResult]:
@@ -72,7 +74,7 @@ class ArrowStager(Generic[Part]):
         wrote: list[TaskResult] = []
         if parts:
             tasks = min(len(parts), self.tasks or context.defaultParallelism)
-            wrote = _run(lambda: context.parallelize(parts, tasks).mapPartitions(task).collect(), iceberg)
+            wrote = run_tasks(lambda: context.parallelize(parts, tasks).mapPartitions(task).collect(), iceberg)
         return staged_files(wrote, remainders, iceberg, self.change, token, new_watermark, fence, parts=len(parts))
 
     def is_publishable_at(self, staged: Staged[NewFiles], at: Head) -> bool:
@@ -101,7 +103,7 @@ class FrameStager:
         self, remainders: Sequence[UnitRemainder], *, token: str, new_watermark: NewWatermark, fence: Fence
     ) -> Staged[NewFiles]:
         """Write the frame's rows as data files that no snapshot refers to."""
-        iceberg, name = self.table.seen(), _name(token, self.ids)
+        iceberg, name = self.table.seen(), staged_name(token, self.ids)
         target = target_of(iceberg)
 
         def run() -> list[TaskResult]:
@@ -116,7 +118,7 @@ class FrameStager:
             numbered = frame.toDF(*(str(number) for number in range(len(names))))
             return [unpickled(row.wrote) for row in numbered.mapInArrow(task, "wrote binary").collect()]
 
-        return staged_files(_run(run, iceberg), remainders, iceberg, self.change, token, new_watermark, fence)
+        return staged_files(run_tasks(run, iceberg), remainders, iceberg, self.change, token, new_watermark, fence)
 
     def is_publishable_at(self, staged: Staged[NewFiles], at: Head) -> bool:
         """Files are good wherever main is, until a sweep may have removed them or the partitions have changed."""
@@ -222,7 +224,8 @@ def staged_files(
     return Staged(rows, landing, fence.head)
 
 
-def _run(job: Callable[[], list[TaskResult]], table: Iceberg) -> list[TaskResult]:
+def run_tasks(job: Callable[[], list[Result]], table: Iceberg) -> list[Result]:
+    """Run a Spark job that writes files. Raises `StagingFailed`, or `DiskFull`, if it fails."""
     try:
         return job()
     except (PySparkException, Py4JJavaError) as error:
@@ -252,7 +255,8 @@ def task_reason(error: Exception) -> str:
     return re.sub(r"^(Caused by: |: )?(lakehead[.\w]*: )?", "", last).rstrip(".")
 
 
-def _name(token: str, ids: Ids) -> str:
+def staged_name(token: str, ids: Ids) -> str:
+    """A prefix of file names that no other landing has."""
     return f"{token[:16]}-{ids.uuid()}"
 
 

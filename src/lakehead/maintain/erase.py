@@ -7,6 +7,7 @@ the snapshots that have them expire.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,7 +141,9 @@ def _holding(iceberg: Iceberg, key: Key) -> Iterator[tuple[FileScanTask, int, in
 
 
 def _equal(name: str, value: pa.Scalar) -> BooleanExpression:
-    return EqualTo(name, value.as_py())  # type: ignore[call-arg, misc] # its own signature hides that
+    make: Any = EqualTo  # its signature for type checkers lacks its arguments
+    expression: BooleanExpression = make(name, value.as_py())
+    return expression
 
 
 def _count(iceberg: Iceberg, task: FileScanTask, key: Key) -> int:

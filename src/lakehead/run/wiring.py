@@ -73,7 +73,11 @@ class Wiring(ResolvedConfig):
             opened.callback(catalog.close)
             verify_staged_after = timedelta(hours=self.config.runtime.verify_staged_after_hours)
             landing = IcebergLanding(
-                run=run, catalog=catalog, ledger=self.open_ledger(), verify_staged_after=verify_staged_after
+                run=run,
+                catalog=catalog,
+                ledger=self.open_ledger(),
+                verify_staged_after=verify_staged_after,
+                merge_lane=self.config.runtime.merge_lane,
             )
             places = self.places_of(table)
             named = " or ".join(place.name for place in places if place)

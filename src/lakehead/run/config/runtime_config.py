@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
 from lakehead.extract.planning.slicing import MOST_PROBES, MOST_SLICES, SliceBy, SlicingPolicy
+from lakehead.lake.merge_choice import MergeLane
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, TextOrSecret, invalid
 from lakehead.run.config.connections import UNSAFE_URL, contains_password
 from lakehead.run.config.cron_schedule import ScheduleText
@@ -288,6 +289,11 @@ class RuntimeConfig(ConfigModel):
         3,
         description="Hours after which staged files of an Iceberg table are verified before they are published, "
         "because another tool may have removed them as orphans. Missing files are written again.",
+    )
+    merge_lane: MergeLane = Field(
+        MergeLane.SPARK,
+        description="How changes are merged into a mirror of Iceberg: by `spark`, with its MERGE statement, or by "
+        "`arrow`, which is several times faster and leaves to Spark what it cannot merge.",
     )
     staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
     raw_retention_days: Count | None = Field(

@@ -169,7 +169,8 @@ class TableConfig(ConfigModel):
     )
     reconciliation: ReconciliationConfig | None = Field(
         None,
-        description="How the table is compared with its source by `lakehead recon CONFIG`. Default: by hashes of all columns.",
+        description="How the table is compared with its source by `lakehead recon CONFIG`. Default: by hashes of all "
+        "columns.",
     )
     raw_retention_days: Count | None = Field(
         None, description="Days that rows stay in raw. Default: as in runtime.raw_retention_days. Not for mode append."
