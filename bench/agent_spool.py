@@ -16,7 +16,8 @@ from bench.buffer_support import percentile
 from bench.kept_results import KeptResults
 from bench.server_process import idle_seconds, idle_share, spread
 from lakehead.agent.agent import Agent
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.deps import AgentDeps
+from lakehead.agent.settings import AgentSettings
 
 TURNS = 5
 CONNECTIONS, BODIES = 8, 300

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from lakehead.agent.agent import Agent
     from lakehead.agent.blocking_agent import BlockingAgent
     from lakehead.agent.blocking_gateway import BlockingGateway
+    from lakehead.agent.deps import AgentDeps
     from lakehead.agent.gateway_client import Gateway
-    from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 
 __all__ = [
     "AckOutOfOrder",
@@ -78,7 +79,7 @@ __all__ = [
 
 _LOADED_LATER = {
     "Agent": "lakehead.agent.agent",
-    "AgentDeps": "lakehead.agent.settings",
+    "AgentDeps": "lakehead.agent.deps",
     "AgentSettings": "lakehead.agent.settings",
     "BlockingAgent": "lakehead.agent.blocking_agent",
     "BlockingGateway": "lakehead.agent.blocking_gateway",

@@ -27,6 +27,7 @@ from lakehead.lake.ports import Staged
 from lakehead.run import ingestion, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
 from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
 from lakehead.run.main import main
+from lakehead.spark.jars import Say
 from lakehead.spark.settings import SparkSettings
 from lakehead.state.progress import ProgressRecords
 from lakehead.state.slices import SlicePlans
@@ -77,11 +78,11 @@ def watch(reach: Callable[[str], None]) -> None:
 def borrow(jvm: Borrowed) -> None:
     """Let the command use a JVM that is there, and leave it running."""
 
-    def build_session(settings: SparkSettings, **_: Any) -> SparkSession:
+    def start_session(settings: SparkSettings, _: Say) -> SparkSession:
         return jvm.session(settings)
 
-    setattr(spark_startup, "build_session", build_session)  # noqa: B010 - as above
-    setattr(spark_startup, "stop_session", lambda _: None)  # noqa: B010 - as above
+    setattr(spark_startup, "start_session", start_session)  # noqa: B010 - as above
+    setattr(spark_startup, "end_session", lambda _: None)  # noqa: B010 - as above
 
 
 def child(

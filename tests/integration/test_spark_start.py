@@ -20,8 +20,9 @@ from lakehead.run.environment import spark_settings
 from lakehead.spark import archive
 from lakehead.spark.archive import archive_for
 from lakehead.spark.cache import locked
-from lakehead.spark.command import SPARK_HOME, command_for, environment_for
+from lakehead.spark.command import command_for, environment_for
 from lakehead.spark.conf import launch_conf, session_conf
+from lakehead.spark.installed import SPARK_HOME
 from lakehead.spark.jars import jars_for
 from lakehead.spark.java import Java, find_java
 from lakehead.spark.session import build_session, silent, stop_session

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from lakehead.agent.agent import Agent
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.gateway_answers import Answered, TryAgain
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_disk import SpoolDisk
 from lakehead.agent.spool_settings import SpoolSettings
 from lakehead.errors import OutcomeUnknown, Unavailable

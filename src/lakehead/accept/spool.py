@@ -17,7 +17,8 @@ import msgspec
 
 from lakehead.accept.acceptance import Accepted, Acceptor, Answer, Conflict, Duplicate, Submission, Void
 from lakehead.accept.known_boots import KnownBoots
-from lakehead.accept.spooled_batch import IdentityInSpool, SpooledBatch, SpoolFull, SpoolLimits, SpoolUnusable
+from lakehead.accept.spool_limits import SpoolLimits
+from lakehead.accept.spooled_batch import IdentityInSpool, SpooledBatch, SpoolFull, SpoolUnusable
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, OutcomeUnknown, Unavailable
 from lakehead.storage.port import Created, Store

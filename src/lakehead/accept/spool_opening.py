@@ -8,7 +8,7 @@ from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_files import spool_record
-from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.ids import Ids
 from lakehead.storage.port import Store

@@ -1,4 +1,4 @@
-"""A batch in a gateway's spool, the spool's limits, and the errors that it raises."""
+"""A batch in a gateway's spool, and the errors that the spool raises."""
 
 from dataclasses import dataclass
 
@@ -65,12 +65,3 @@ class SpooledBatch:
             frame_version=header.frame_version,
             spooled_at_unix_ns=self.spooled_at_unix_ns,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLimits:
-    """How large a spool may become."""
-
-    most_bytes: int = 10 << 30
-    most_batches: int = 200_000
-    """Each takes some memory while it waits."""

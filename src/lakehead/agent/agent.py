@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from lakehead.agent.alerts import LOG, AlertKind, Alerts
 from lakehead.agent.counts import AgentCounts
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.given_records import GivenRecords, checked_records, keyed_request
 from lakehead.agent.parked import ParkedBatches
 from lakehead.agent.sending import Sending
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool import Spool
 from lakehead.agent.spool_disk import SpoolDisk
 from lakehead.agent.spool_entry import Spooled

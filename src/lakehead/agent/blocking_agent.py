@@ -1,8 +1,9 @@
 """The agent for programs without asyncio."""
 
 from lakehead.agent.agent import Agent
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.given_records import GivenRecords, checked_records, keyed_request
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_entry import Spooled
 from lakehead.agent.status import AgentStatus, Flushed
 from lakehead.buffer.blocking_calls import BlockingCalls

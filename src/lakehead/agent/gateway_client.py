@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from lakehead.agent.errors import BatchInDoubt, GatewayUnavailable
 from lakehead.agent.framed_batch import FramedBatch, Receipt
-from lakehead.agent.gateway_connection import HttpConnection, TlsFiles, checked_token, send_once
+from lakehead.agent.gateway_connection import HttpConnection, checked_token, send_once
 from lakehead.agent.plain_records import KINDS, PlainRecord, RecordKind, record_batch
+from lakehead.agent.tls_files import TlsFiles
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.ids import Ids, Random, RandomIds, system_random

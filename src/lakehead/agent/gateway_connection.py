@@ -2,13 +2,13 @@
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import Protocol
 
 import httpx
 
 from lakehead.agent.framed_batch import FramedBatch, Receipt
 from lakehead.agent.gateway_answers import Answered, TryAgain, interpret
+from lakehead.agent.tls_files import TlsFiles
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
 
@@ -47,20 +47,6 @@ async def send_once(
     if isinstance(answer, TryAgain):
         return answer
     return interpret(answer, batch, in_doubt=in_doubt, now_ns=clock.now_ns(), authority=authority)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """PEM files for connections to gateways."""
-
-    ca_file: str | None = None
-    """The authorities that a gateway's certificate may be of. None: those of the system."""
-
-    cert_file: str | None = None
-    """The client's own certificate, for gateways that ask for one. None: there is none."""
-
-    key_file: str | None = None
-    """The key of `cert_file`. None: it is in the same file."""
 
 
 class HttpConnection:

@@ -9,10 +9,11 @@ from lakehead.agent.alerts import LOG, AlertKind, Alerts
 from lakehead.agent.batch_attempts import BatchAttempts
 from lakehead.agent.batch_delivery import BatchDelivery
 from lakehead.agent.counts import AgentCounts
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.entry_sender import EntrySender
 from lakehead.agent.gateway_choice import GatewayChoice
 from lakehead.agent.parked import ParkedBatches
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool import Spool
 from lakehead.agent.token_pause import TokenPause
 from lakehead.to_its_end import to_its_end

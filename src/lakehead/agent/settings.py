@@ -1,18 +1,10 @@
-"""The settings of an agent, and what it takes from its surroundings."""
+"""The settings of an agent. Configurations of every command import them, so they import neither HTTP nor Arrow."""
 
-import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from lakehead.agent.gateway_connection import Connection, HttpConnection, TlsFiles
-from lakehead.agent.sealing import RunInThread
-from lakehead.agent.spool_disk import SpoolDisk, open_local_spool_disk
 from lakehead.agent.spool_settings import SpoolSettings
-from lakehead.clock import Clock, SystemClock
+from lakehead.agent.tls_files import TlsFiles
 from lakehead.errors import Misconfigured
-from lakehead.ids import Ids, Random, RandomIds, system_random
 from lakehead.retry import PollInterval
 from lakehead.wire.batch_identity import check_id
 
@@ -74,28 +66,3 @@ class AgentSettings:
         for name in ("attempt_seconds", "retry_after_seconds", "pause_seconds", "offer_again_seconds"):
             if not (seconds := getattr(self, name)) > 0:
                 raise Misconfigured(f"{name} is {seconds}. It must be above 0.")
-
-
-def connect(url: str, settings: AgentSettings) -> Connection:
-    """Return the way to a gateway over the network. Raises `Misconfigured`."""
-    return HttpConnection(url, attempt_seconds=settings.attempt_seconds, tls=settings.tls)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDeps:
-    """What an agent takes from its surroundings."""
-
-    token: str | Callable[[], str]
-    """The agent's token at the gateways, or what reads it: it is read again after a gateway refused it."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    ids: Ids = field(default_factory=RandomIds)
-    random: Random = field(default_factory=system_random)
-    connect: Callable[[str, AgentSettings], Connection] = connect
-    """Makes the way to the gateway with a URL."""
-
-    open_disk: Callable[[Path], AbstractContextManager[SpoolDisk]] = open_local_spool_disk
-    """Opens the folder of the spool."""
-
-    run_in_thread: RunInThread = asyncio.to_thread
-    """Runs what takes long, while others go on."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lakehead.errors import Misconfigured
-from lakehead.wire.frame import FrameLimits
+from lakehead.wire.frame_limits import FrameLimits
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from lakehead.extract.modes import Mode
 from lakehead.extract.planning.axis import Kind
-from lakehead.source.port import TableName
 from lakehead.state.model import Value
+
+if TYPE_CHECKING:
+    from lakehead.source.port import TableName
 
 
 class Rule(StrEnum):
@@ -65,7 +68,7 @@ class TableSettings:
     name: str
     """What the table is called in commands, events and the sink."""
 
-    source: TableName
+    source: "TableName"
     mode: Mode
 
     incremental_column: str | None = None

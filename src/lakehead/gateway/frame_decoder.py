@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakehead.accept.acceptance import Submission
 from lakehead.gateway.settings import IngestSettings
-from lakehead.wire.frame import FrameLimits, decode_frame, payload_bytes_told
+from lakehead.wire.frame import decode_frame, payload_bytes_told
+from lakehead.wire.frame_limits import FrameLimits
 
 
 class FrameDecoder:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lakehead.errors import Misconfigured
-from lakehead.wire.frame import FrameLimits
+from lakehead.wire.frame_limits import FrameLimits
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -1,8 +1,4 @@
-"""Which names the columns of a table can have, so that every engine can read it. Tasks import this module."""
-
-from collections.abc import Iterator
-
-import pyarrow as pa
+"""Which names the columns of a table can have, so that every engine can read it. Configurations import this module."""
 
 METADATA_COLUMNS = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
@@ -27,29 +23,3 @@ def folded(name: str) -> str:
 def is_usable(name: str) -> bool:
     """Return whether a new column may have this name."""
     return 0 < len(name) <= LONGEST_NAME and folded(name) not in METADATA_COLUMNS
-
-
-def paths(name: str, kind: pa.DataType) -> Iterator[str]:
-    """Return the names of a column and of all fields in it, as Iceberg indexes them."""
-    yield name
-    if pa.types.is_map(kind):
-        inside = [("key", kind.key_type), ("value", kind.item_type)]
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inside = [("element", kind.value_type)]
-    elif pa.types.is_struct(kind):
-        inside = [(each.name, each.type) for each in kind]
-    else:
-        return
-    for part, inner in inside:
-        yield from paths(f"{name}.{part}", inner)
-
-
-def is_ambiguous(kind: pa.DataType) -> bool:
-    """Return whether fields inside a type cannot be told apart by their names, or have unusable ones.
-
-    Such are `a` and `A` in one struct, or `a.b` and a struct `a` that has a field `b`.
-    """
-    found = list(paths("", kind))
-    if len(found) == 1:
-        return False
-    return len({folded(path) for path in found}) < len(found) or max(map(len, found)) > LONGEST_NAME

@@ -8,7 +8,8 @@ from pyiceberg.exceptions import CommitFailedException
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
 from lakehead.ids import Random
-from lakehead.lake.column_names import MOST_FIELDS, folded, is_ambiguous, is_usable, paths
+from lakehead.lake.column_names import MOST_FIELDS, folded, is_usable
+from lakehead.lake.column_paths import is_ambiguous, paths
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.retries import is_transient
 from lakehead.retry import Backoff

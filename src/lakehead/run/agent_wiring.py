@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.agent.agent import Agent
-from lakehead.agent.gateway_connection import TlsFiles
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.metrics import AgentMetrics
 from lakehead.agent.receive.http_app import ReceiverApp
 from lakehead.agent.receive.http_server import ReceiverServer
 from lakehead.agent.receive.receiver_settings import ListenerSettings, ReceiverSettings
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
+from lakehead.agent.tls_files import TlsFiles
 from lakehead.clock import Clock, SystemClock
 from lakehead.errors import Misconfigured
 from lakehead.run.config.agent_config import AgentConfig

@@ -3,26 +3,28 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from lakehead.spark.jars import Say
-from lakehead.spark.session import build_session, stop_session
+from lakehead.spark.prepared import start_jvm
 from lakehead.spark.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STOP_SECONDS = 10.0
 """How long an interrupted command waits for a start in progress, which may be downloading jars for minutes."""
 
 
 @contextmanager
-def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[[], SparkSession]]:
+def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[[], "SparkSession"]]:
     """Start Spark in the background of the `with` block, and stop it at the end.
 
     Yields a function that waits for the session and returns it, or raises the error of its start. If the process is
     interrupted during the start, the JVM is left to end with the process.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="lakehead-start")
-    started = pool.submit(build_session, settings, say=say)
+    started = pool.submit(start_session, settings, say)
     pool.shutdown(wait=False)  # nothing else is submitted
     timeout: float | None = None
     try:
@@ -32,7 +34,22 @@ def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[
         raise
     finally:
         if _has_started(started, within=timeout):
-            stop_session(started.result())
+            end_session(started.result())
+
+
+def start_session(settings: SparkSettings, say: Say) -> "SparkSession":
+    """Start the JVM first, then import PySpark while it starts."""
+    starting = start_jvm(settings, say=say)
+    from lakehead.spark.session import connect  # noqa: PLC0415 - see above
+
+    return connect(starting)
+
+
+def end_session(session: "SparkSession") -> None:
+    """Stop a session and its JVM."""
+    from lakehead.spark.session import stop_session  # noqa: PLC0415 - as above
+
+    stop_session(session)
 
 
 def _has_started(started: "Future[SparkSession]", *, within: float | None) -> bool:

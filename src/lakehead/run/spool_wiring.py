@@ -10,9 +10,9 @@ from lakehead.accept.acceptance import Acceptor
 from lakehead.accept.after_acceptance import AfterAcceptance
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_files import open_spool_folder
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.accept.spool_opening import SpoolConflicts, SpoolNotEmpty, SpoolOpening
 from lakehead.accept.spool_uploads import SpoolUploads
-from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.errors import Misconfigured
 from lakehead.gateway.ports import CopyInMemory
 from lakehead.wire.spool_records import BATCHES, DAMAGED, KEPT

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from io import StringIO
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 UNBOUNDED = 1_000_000_000
 """Wider than any line: nothing is wrapped or cut. Lines are also for `grep` and `awk`."""
@@ -23,6 +24,10 @@ def table_lines(
 
     `right` names the columns that are aligned to the right. `styles` are rich's styles of the rows, used with `colour`.
     """
+    # Imported here: slow to load, and most commands that can print a table print none.
+    from rich.table import Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         table.add_column(Text(header), justify="right" if header in right else "left", no_wrap=True)
@@ -31,8 +36,11 @@ def table_lines(
     return [line.rstrip() for line in styled_text(table, colour=colour).splitlines()]
 
 
-def styled_text(content: Table | Text, *, colour: bool) -> str:
+def styled_text(content: "Table | Text", *, colour: bool) -> str:
     """Render rich content as text, with colours as ANSI escapes if wanted."""
+    from rich.console import Console  # noqa: PLC0415 - see `table_lines`
+    from rich.text import Text  # noqa: PLC0415 - see `table_lines`
+
     written = StringIO()
     console = Console(
         file=written,

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pyspark
-
 from lakehead.errors import Misconfigured
 from lakehead.spark.cache import locked, workshop
+from lakehead.spark.installed import SPARK_HOME, SPARK_VERSION
 from lakehead.spark.jars import Say
 from lakehead.spark.java import Java
 from lakehead.spark.settings import SparkSettings
@@ -98,7 +97,7 @@ def _make(folder: Path, key: str, java: Java, jars: Sequence[Path]) -> Path | No
 
 def _key(java: Java, jars: Iterable[Path]) -> str:
     """A hash of this Java and this class path, with what the JVM compares: each jar's path, size and time."""
-    facts = [java.build, str(java.home), pyspark.__version__]
+    facts = [java.build, str(java.home), SPARK_VERSION]
     for jar in jars:
         stat = jar.stat()
         facts.append(f"{jar} {stat.st_size} {stat.st_mtime_ns}")
@@ -106,4 +105,4 @@ def _key(java: Java, jars: Iterable[Path]) -> str:
 
 
 def _sparks_own_jars() -> list[Path]:
-    return sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    return sorted((SPARK_HOME / "jars").glob("*.jar"))

@@ -3,14 +3,11 @@
 import os
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
-
-import pyspark
 
 from lakehead.spark.conf import CLASS_PATH, DRIVER_MEMORY, JAVA_OPTIONS, LIBRARY_PATH
+from lakehead.spark.installed import SPARK_HOME
 from lakehead.spark.java import Java
 
-SPARK_HOME = Path(pyspark.__file__).parent
 SCALA = "2.13"
 
 # If one of these is set, it adds to the class path or the options, which only Spark's script handles.

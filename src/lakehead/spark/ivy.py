@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-import pyspark
-
 from lakehead.errors import Misconfigured, Unavailable
 from lakehead.spark.coordinates import Coordinate
+from lakehead.spark.installed import SPARK_HOME
 from lakehead.spark.java import Java
 from lakehead.spark.settings import CENTRAL
 
@@ -131,7 +130,7 @@ def _rules(repositories: Sequence[str], ivy: Path) -> str:
 
 
 def _ivy_jar() -> Path:
-    found = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    found = sorted((SPARK_HOME / "jars").glob("ivy-*.jar"))
     if not found:
         raise Misconfigured("This PySpark comes without Ivy, which fetches jars. Set the jar folder (LAKEHEAD_JARS).")
     return found[-1]

@@ -13,11 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
-from lakehead.spark.archive import archive_for, discard
+from lakehead.spark.archive import discard
 from lakehead.spark.conf import launch_conf, session_conf
-from lakehead.spark.jars import Say, jars_for
-from lakehead.spark.java import Java, find_java
-from lakehead.spark.launch import DEATH_SECONDS, EXIT_SECONDS, Jvm, NotStarted, death_of, end_jvm, forget_jvm
+from lakehead.spark.jars import Say
+from lakehead.spark.java import Java
+from lakehead.spark.jvm_process import EXIT_SECONDS, JvmProcess, NotStarted
+from lakehead.spark.launch import DEATH_SECONDS, Jvm, death_of, end_jvm, forget_jvm
+from lakehead.spark.prepared import StartingSpark, start_jvm
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.spark.settings import SparkSettings
 from lakehead.spark.shipping import pack
@@ -33,22 +35,35 @@ def build_session(settings: SparkSettings, *, say: Say = silent) -> SparkSession
     A process can have one session at a time; `stop_session` ends it. Java and the jars are checked before anything is
     started. Raises `Misconfigured` or `Unavailable` with a one-sentence message.
     """
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - asking the class in public would start one
-        raise Misconfigured("This process has a Spark session already. Stop it before you build another one.")
-    java = find_java(settings)
-    jars = jars_for(settings, java, say=say)
-    archive = archive_for(settings, java, jars, say=say)
-    if not settings.catalogs:
-        settings.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
-    if archive is None:
-        return start(settings, java, session_conf(settings, jars, None))
+    _check_alone()
+    return connect(start_jvm(settings, say=say))
+
+
+def connect(starting: StartingSpark) -> SparkSession:
+    """Make a session in a JVM that starts. If that fails, the JVM is ended.
+
+    Raises `Misconfigured` if it does not start or refuses the configuration, or if this process has a session.
+    """
     try:
-        return start(settings, java, session_conf(settings, jars, archive))
+        _check_alone()
+    except Misconfigured:
+        starting.process.end()
+        raise
+    settings, archive = starting.settings, starting.archive
+    try:
+        return _connect(settings, starting.process, starting.conf)
     except NotStarted:
+        if archive is None:
+            raise
         # An archive must not prevent a start. If it was not the cause, the same error is raised again and it is kept.
-        session = start(settings, java, session_conf(settings, jars, None))
+        session = start(settings, starting.java, session_conf(settings, starting.jars, None))
         discard(archive)
         return session
+
+
+def _check_alone() -> None:
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - asking the class in public would start one
+        raise Misconfigured("This process has a Spark session already. Stop it before you build another one.")
 
 
 def stop_session(session: SparkSession, *, within: float = EXIT_SECONDS) -> None:
@@ -79,7 +94,11 @@ def start(settings: SparkSettings, java: Java, conf: dict[str, str]) -> SparkSes
 
     Raises `NotStarted` if the JVM failed, and `Misconfigured` if it refused the configuration.
     """
-    jvm = Jvm.launch(java, launch_conf(conf))
+    return _connect(settings, JvmProcess.launch(java, launch_conf(conf)), conf)
+
+
+def _connect(settings: SparkSettings, process: JvmProcess, conf: dict[str, str]) -> SparkSession:
+    jvm = Jvm.connect(process)
     given = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         given.set(key, value)

@@ -20,15 +20,12 @@ from lakehead.wire.frame_header import (
     encode_head,
     told_payload_bytes,
 )
+from lakehead.wire.frame_limits import MAX_RATIO, MIB, FrameLimits
 from lakehead.wire.ipc_payload import read_batch, write_batch
 from lakehead.wire.record_schemas import RECORD_SCHEMAS, FrameKind, as_newest, as_oldest
 
-MIB = 1 << 20
 LEVEL = 1
 """The zstd compression level: a fast one, because agents compress beside other work."""
-
-MAX_RATIO = 1_000
-"""Payloads that would compress by more than this are stored as they are, or readers would take them for a bomb."""
 
 RATIO_FREE_BYTES = MIB
 """Payloads up to this size may be compressed by any ratio."""
@@ -44,21 +41,6 @@ class _PerThread(threading.local):
 
 
 _PER_THREAD = _PerThread()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameLimits:
-    """Limits on the frames that are read, to bound a reader's memory. Checked before anything is allocated."""
-
-    frame_bytes: int = 64 * MIB
-    """Size of the whole frame."""
-
-    payload_bytes: int = 256 * MIB
-    """Size of the payload, decompressed."""
-
-    records: int = 1_000_000
-    ratio: int = MAX_RATIO
-    """How many times larger than its compressed form a payload of more than 1 MiB may be."""
 
 
 @dataclass(frozen=True, slots=True)

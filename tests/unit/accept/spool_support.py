@@ -12,9 +12,9 @@ from lakehead.accept.authority import Authority
 from lakehead.accept.conflicts import Conflicts
 from lakehead.accept.spool import Spool
 from lakehead.accept.spool_files import open_spool_folder
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.accept.spool_opening import SpoolOpening
 from lakehead.accept.spool_uploads import SpoolUploads
-from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.clock import SystemClock
 from lakehead.errors import Unavailable
 from lakehead.ids import RandomIds

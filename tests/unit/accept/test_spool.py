@@ -12,8 +12,9 @@ import pytest
 from lakehead.accept.acceptance import Accepted, Answer, Conflict, Duplicate, Void
 from lakehead.accept.authority import SpoolClosed
 from lakehead.accept.spool import Spool
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.accept.spool_opening import SpoolNotEmpty
-from lakehead.accept.spooled_batch import IdentityInSpool, SpoolFull, SpoolLimits, SpoolUnusable
+from lakehead.accept.spooled_batch import IdentityInSpool, SpoolFull, SpoolUnusable
 from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.storage import local_store
 from lakehead.storage.port import Stale

@@ -8,8 +8,9 @@ from random import Random
 import httpx
 
 from lakehead.agent.agent import Agent
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.gateway_connection import Connection, HttpConnection
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
 from lakehead.clock import Clock, SystemClock
 from lakehead.retry import PollInterval

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import lakehead
-from lakehead.agent.gateway_connection import TlsFiles
 from lakehead.agent.plain_records import PlainRecord
 from lakehead.agent.settings import AgentSettings
+from lakehead.agent.tls_files import TlsFiles
 from lakehead.buffer.errors import InvalidCall
 from lakehead.gateway.settings import IngestSettings, ListenerSettings, TlsSettings
 from lakehead.wire import acceptance_keys as keys

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import httpx
 
 from lakehead.agent.agent import Agent
+from lakehead.agent.deps import AgentDeps
 from lakehead.agent.gateway_answers import Answered, TryAgain
-from lakehead.agent.settings import AgentDeps, AgentSettings
+from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.frame import frame_sha256, peek_frame

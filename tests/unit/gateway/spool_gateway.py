@@ -2,7 +2,7 @@
 
 from lakehead.accept.known_boots import KnownBoots
 from lakehead.accept.spool import Spool
-from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.clock import SystemClock
 from tests.unit.accept.support import acceptor
 from tests.unit.gateway.support import Gateway, WatchedStore

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.accept.spool_uploads import SpoolCounts
-from lakehead.accept.spooled_batch import SpoolLimits
 from lakehead.gateway.batch_ids import batch_id
 from lakehead.wire.batch_identity import BatchIdentity
 from tests.support.async_tests import async_test

@@ -21,7 +21,8 @@ from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.conflict_records import ConflictResolution
 from lakehead.wire.errors import BadFrame
-from lakehead.wire.frame import FrameLimits, encode_frame
+from lakehead.wire.frame import encode_frame
+from lakehead.wire.frame_limits import FrameLimits
 from lakehead.wire.record_schemas import FrameKind
 from tests.support.async_tests import async_test
 from tests.unit.accept.support import DOWN, NOT_APPLIED, submitted, void_of

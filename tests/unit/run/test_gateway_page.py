@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.gateway.http_protocol import MOST_PIPELINED
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings, ReadinessSettings, TlsSettings
 from lakehead.run.config.gateway_config import GatewayConfig

@@ -28,8 +28,8 @@ class SlowStart:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStart]:
     slow = SlowStart()
-    monkeypatch.setattr(module, "build_session", slow.build)
-    monkeypatch.setattr(module, "stop_session", slow.stopped.append)
+    monkeypatch.setattr(module, "start_session", slow.build)
+    monkeypatch.setattr(module, "end_session", slow.stopped.append)
     monkeypatch.setattr(module, "STOP_SECONDS", 0.05)
     yield slow
     slow.let_go.set()

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from lakehead.wire.batch_identity import MAX_SEQUENCE, BatchIdentity
 from lakehead.wire.errors import BadFrame, NewerFormat, TooLarge, Unreadable
-from lakehead.wire.frame import Frame, FrameLimits, decode_frame, encode_frame, frame_sha256, peek_frame
+from lakehead.wire.frame import Frame, decode_frame, encode_frame, frame_sha256, peek_frame
 from lakehead.wire.frame_header import MAX_HEAD_BYTES
+from lakehead.wire.frame_limits import FrameLimits
 from lakehead.wire.ipc_payload import _batch_at, _message_at, _root, write_batch
 from lakehead.wire.record_schemas import LOGS_V1, SAMPLES_V1, SAMPLES_V2, FrameKind
 from tests.support.effort import effort

@@ -24,7 +24,8 @@ from lakehead.consume.decode.text_columns import (
     has_risky_decimals,
     texts_to_array,
 )
-from lakehead.lake.column_names import MOST_COLUMNS, paths
+from lakehead.lake.column_names import MOST_COLUMNS
+from lakehead.lake.column_paths import paths
 
 _NEWLINE, _RETURN, _OPEN, _CLOSE, _BRACKET = b"\n\r{}["
 _DEEPEST = 1_000

@@ -23,7 +23,8 @@ from lakehead.consume.decode.rows import (
 from lakehead.lake.conform import conform
 from lakehead.wire.batch_identity import BatchIdentity
 from lakehead.wire.errors import NewerFormat, Unreadable
-from lakehead.wire.frame import Frame, FrameLimits, decode_frame, frame_sha256
+from lakehead.wire.frame import Frame, decode_frame, frame_sha256
+from lakehead.wire.frame_limits import FrameLimits
 from lakehead.wire.record_schemas import FrameKind, newest_schema
 
 SUFFIX = ".lmbatch"

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from lakehead.errors import LakeheadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 URI, ROW, LANDED_AT, RESCUED = "_uri", "_row", "_landed_at", "_rescued"
 """The columns that every table of a pipeline has besides those of its objects."""
@@ -84,7 +86,7 @@ class ReadReport:
     rescued: int = 0
     """Rows that have something in `_rescued`."""
 
-    new_columns: dict[str, pa.DataType] = field(default_factory=dict)
+    new_columns: dict[str, "pa.DataType"] = field(default_factory=dict)
     """With `ADD_COLUMNS`: columns that the table lacks, with a type that holds every value that was seen."""
 
 
@@ -120,6 +122,6 @@ def only_part(size: int, start: int) -> list[ObjectPart]:
     return [ObjectPart(start=0, end=size)]
 
 
-def most_rows(columns: pa.Schema) -> int:
+def most_rows(columns: "pa.Schema") -> int:
     """Return how many rows a batch of a table may have, so that its size is bounded."""
     return max(1, BATCH_CELLS // (len(columns) + 2))

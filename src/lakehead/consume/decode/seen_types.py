@@ -8,7 +8,8 @@ import pyarrow.types as kinds
 from lakehead.consume.decode.exact_times import NS_PER_UNIT
 from lakehead.consume.decode.exact_values import is_list, is_text
 from lakehead.consume.decode.json_values import NOT_FINITE, JsonValue, Number
-from lakehead.lake.column_names import MOST_COLUMNS, is_ambiguous
+from lakehead.lake.column_names import MOST_COLUMNS
+from lakehead.lake.column_paths import is_ambiguous
 
 _EXACT_IN_A_DOUBLE = 2**53
 _MOST_DIGITS = 38

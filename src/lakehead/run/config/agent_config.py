@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
-from lakehead.agent.gateway_connection import checked_url
 from lakehead.agent.settings import AgentSettings
 from lakehead.agent.spool_settings import SpoolSettings
 from lakehead.errors import Misconfigured
@@ -113,6 +112,8 @@ class AgentConfig(ConfigModel):
     @field_validator("gateways")
     @classmethod
     def _can_be_reached(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        from lakehead.agent.gateway_connection import checked_url  # noqa: PLC0415 - loads HTTP and Arrow
+
         for url in given:
             try:
                 checked_url(url)

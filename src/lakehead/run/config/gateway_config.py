@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from lakehead.accept.bucket_policy import Encryption
-from lakehead.accept.spooled_batch import SpoolLimits
+from lakehead.accept.spool_limits import SpoolLimits
 from lakehead.gateway.settings import GatewaySettings, IngestSettings, ListenerSettings
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.wire import acceptance_keys as keys
