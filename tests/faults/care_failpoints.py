@@ -5,6 +5,7 @@ They are wraps around what they write and delete in the store, put there in a pr
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -19,10 +20,15 @@ RECONCILER = {
     keys.RECONCILER_HEARTBEAT: "sign of life",
     "accepted-by-time/": "index by time",
     "accepted-by-blob/": "index by blob",
+    "raw-blobs-by-time/": "frame by time",
+    "quarantine-by-blob/": "quarantine by blob",
     "repairs/": "repair",
     keys.RECONCILER_CHECKPOINT: "checkpoint",
     keys.COMPLETED_AUDIT: "audit",
 }
+QUEUE = {"landing-queue/data/": "queued entries", "landing-queue/manifest.json": "queue"}
+"""What a reconciler writes that queues a batch."""
+
 GARBAGE = {
     f"{keys.VOIDING}/": "begun void",
     "accepted/": "void",
@@ -30,7 +36,9 @@ GARBAGE = {
     "quarantine/": "quarantine manifest",
     "quarantine-by-blob/": "quarantine by blob",
 }
-"""What each change is, by the beginning of its key."""
+RETIREMENT = {f"{keys.RETIRED}/": "retired", "raw-blobs/": "deletion"}
+STEPS = {**RECONCILER, **QUEUE, **GARBAGE, **RETIREMENT}
+"""What each change is, by the beginning of its key. The second one of a kind is a moment of its own too: `repair 2`."""
 
 
 def killed_command(moment: str, words: Sequence[str], log: Path) -> None:
@@ -38,20 +46,21 @@ def killed_command(moment: str, words: Sequence[str], log: Path) -> None:
     for number in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     reach = Deadly(moment, lambda told: print(f"killed {told}", flush=True))
+    count = Counter[str]()
     for name in ("create", "replace", "put", "delete"):
-        setattr(ProbedStore, name, _watched(getattr(ProbedStore, name), reach))
+        setattr(ProbedStore, name, _watched(getattr(ProbedStore, name), reach, count))
     sys.argv = ["lakehead", *words]
     command()
 
 
-def _watched(change: Callable[..., Awaitable[Any]], reach: Reach) -> Callable[..., Awaitable[Any]]:
+def _watched(change: Callable[..., Awaitable[Any]], reach: Reach, count: Counter[str]) -> Callable[..., Awaitable[Any]]:
     @wraps(change)
     async def watched(self: ProbedStore, key: str, *args: Any) -> Any:
-        steps = {**RECONCILER, **GARBAGE}
-        step = next((step for start, step in steps.items() if key.startswith(start)), None)
+        step = next((step for start, step in STEPS.items() if key.startswith(start)), None)
         if step is None:
             return await change(self, key, *args)
-        with around(step, reach):
+        count[step] += 1
+        with around(step, reach), around(f"{step} {count[step]}", reach):
             return await change(self, key, *args)
 
     return watched

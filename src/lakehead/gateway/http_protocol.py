@@ -275,22 +275,25 @@ class _AnswerTransport(asyncio.Transport):
     """What uvicorn writes an answer to. Closing it closes the connection so that the answer arrives.
 
     The head of an answer is sent with what is written before the event loop's next turn, which is mostly the whole
-    body: sending takes longer than most of what is done for an upload.
+    body: sending takes longer than most of what is done for an upload. The answer to a HEAD has none, and its head is
+    sent at once: in that turn the connection may end.
     """
 
     def __init__(self, protocol: BoundedHttpProtocol, cycle: RequestResponseCycle) -> None:
         super().__init__()
         self._protocol = protocol
         self._cycle = cycle
-        self._has_head = False
+        self._may_hold = cycle.scope["method"] != "HEAD"
+        """Whether a head is held back: once, if a body follows."""
+
         self._held = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a part of the answer."""
         if self._held:
             data, self._held = self._held + data, b""
-        elif self._cycle.response_started and not self._has_head:
-            self._has_head, self._held = True, bytes(data)
+        elif self._cycle.response_started and self._may_hold:
+            self._may_hold, self._held = False, bytes(data)
             self._protocol.loop.call_soon(self._send_held)
             return
         self._protocol.transport.write(data)

@@ -12,7 +12,7 @@ from typing import Protocol
 from lakehead.accept.accepted_scan import read_identity
 from lakehead.accept.batch_kind import batch_kind
 from lakehead.accept.record_file import read_record
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_deletion import delete_blob
 from lakehead.maintain.blob_references import FoundBlob
 from lakehead.maintain.garbage_report import BlobDecision, BlobOutcome
@@ -135,7 +135,10 @@ class Retention:
             # The frame of an accepted batch can only be in quarantine there. References may be lost after an audit.
             if await self.store.head(keys.overlap(identity, found.record.frame_sha256)) is not None:
                 return _decided(blob, BlobOutcome.QUARANTINED)
-            kind = await batch_kind(found.record, self.store)
+            try:
+                kind = await batch_kind(found.record, self.store)
+            except Misconfigured as error:  # its frame may not be read, as in an archive: it must not keep the others
+                return _decided(blob, BlobOutcome.UNAVAILABLE, str(error))
             repair = await read_record(BatchRepair, keys.repair(identity), self.store)
             if repair is not None and repair.state == "open":
                 return _decided(blob, BlobOutcome.REPAIR_OPEN, repair.key)

@@ -151,8 +151,8 @@ class SteadyScan:
             self.batches, [identity for identity, _ in some], report, at_once=self.settings.at_once
         )
         for identity, since in some:  # the others come first in the next pass
-            del self._out_of_reach[identity]
-            self._out_of_reach[identity] = since
+            if self._out_of_reach.pop(identity, None) is not None:  # else it came back meanwhile, by an event
+                self._out_of_reach[identity] = since
         await self.note(looked, hour, report)
 
     async def _scan_hour(self, hour: UtcHour, report: ReconcileReport) -> bool:

@@ -10,10 +10,10 @@ from lakehead.gateway.http_protocol import _AnswerTransport
 class Sent:
     """Stands for a connection: keeps what is written to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: str = "GET") -> None:
         self.writes: list[bytes] = []
         self.ended = 0
-        self.cycle = SimpleNamespace(response_started=False)
+        self.cycle = SimpleNamespace(response_started=False, scope={"method": method})
         protocol = SimpleNamespace(transport=self, loop=asyncio.get_running_loop(), end_after=self._end)
         self.answer = _AnswerTransport(cast("Any", protocol), cast("Any", self.cycle))
 
@@ -57,6 +57,18 @@ def test_a_head_without_a_body_is_sent_in_the_next_turn_of_the_loop() -> None:
 
         sent.answer.write(b"head")
         await _next_turn()
+
+        assert sent.writes == [b"head"]
+
+    asyncio.run(answer())
+
+
+def test_the_head_that_answers_a_head_is_sent_at_once() -> None:
+    async def answer() -> None:
+        sent = Sent("HEAD")
+        sent.cycle.response_started = True
+
+        sent.answer.write(b"head")
 
         assert sent.writes == [b"head"]
 

@@ -103,3 +103,17 @@ async def test_what_strangers_send_badly_is_counted_and_not_logged(caplog: pytes
             assert (await at.ask(b"\x00\x01 no HTTP\r\n\r\n")).status == 400
     assert at.gateway.metric("connections_malformed_total", listener="ingest") == 20
     assert not caplog.records
+
+
+@async_test
+async def test_a_client_that_sends_nothing_more_still_gets_the_head_that_it_asks_for() -> None:
+    async with running() as at:
+        wire = await at.connect()
+        wire.writer.write(head(method="HEAD", path="/nothing", token=""))
+        wire.writer.write_eof()
+
+        answered = await wire.reader.read()
+        await wire.close()
+
+    assert answered.startswith(b"HTTP/1.1 404 ")
+    assert answered.endswith(b"\r\n\r\n")

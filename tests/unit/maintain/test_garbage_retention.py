@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from lakehead.accept.acceptance import Accepted, Duplicate
-from lakehead.errors import OutcomeUnknown, Unavailable
+from lakehead.errors import Misconfigured, OutcomeUnknown, Unavailable
 from lakehead.maintain.blob_references import TimeIndex
 from lakehead.maintain.garbage_report import BlobOutcome
 from lakehead.maintain.garbage_retention import KeepReason, RetiringBatch
 from lakehead.maintain.garbage_settings import GarbageSettings
+from lakehead.storage.port import Object
 from lakehead.wire import acceptance_keys as keys
 from lakehead.wire.acceptance_records import IdentityManifest
 from lakehead.wire.batch_identity import BatchIdentity
@@ -266,3 +268,32 @@ async def test_the_kind_of_an_old_manifest_is_read_from_the_frame() -> None:
     await rig.store.put(manifest.key, manifest.encode().replace(b'"kind":"samples"', b'"kind":""'))
 
     assert await rig.outcome() is BlobOutcome.RETIRED
+
+
+@async_test
+async def test_a_frame_in_an_archive_whose_manifest_does_not_tell_its_kind_keeps_no_other_from_being_retired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, manifest = await landed()
+    older = batch(100)
+    answer = await rig.accept(older)
+    assert isinstance(answer, Accepted)
+    assert isinstance(rig.users[0], Landings)
+    rig.users[0].done_ns[older.identity] = rig.clock.now_ns()
+    untold = msgspec.structs.replace(manifest, kind="")
+    await rig.store.put(manifest.key, untold.encode())  # as an older gateway wrote it
+    await rig.later(40)
+    get = rig.store.get
+
+    async def archived(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        if key == manifest.raw_blob_key:
+            raise Misconfigured(f"{key}: InvalidObjectState")
+        return await get(key, start=start, end=end)
+
+    monkeypatch.setattr(rig.store, "get", archived)
+    _, decided = await rig.collect()
+
+    assert {each.key: each.outcome for each in decided} == {
+        manifest.raw_blob_key: BlobOutcome.UNAVAILABLE,
+        answer.manifest.raw_blob_key: BlobOutcome.RETIRED,
+    }

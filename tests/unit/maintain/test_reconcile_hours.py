@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import pytest
 
 from lakehead.errors import Misconfigured, Unavailable
+from lakehead.maintain.reconcile_batch import reconcile_all
 from lakehead.maintain.reconcile_hours import SettledBatches
 from lakehead.maintain.reconcile_landings import LandingState
 from lakehead.maintain.reconcile_report import ProblemKind, ReconcileReport
@@ -327,3 +328,31 @@ async def test_a_frame_that_cannot_be_read_is_told_each_pass_and_keeps_its_hour_
         [(ProblemKind.OUT_OF_REACH, archived.key)]
     ] * 6
     assert (healed.wrong, quiet.accepted) == ({}, 0)
+
+
+@async_test
+async def test_a_frame_that_comes_back_while_it_is_tried_again_is_no_failure_of_the_pass() -> None:
+    authority = Authority()
+    [archived, other] = await authority.accept(1, 2)
+    reconciler = authority.reconciler()
+    get = authority.store.get
+    is_archived, is_noticed = True, False
+
+    async def failing(key: str, *, start: int = 0, end: int | None = None) -> Object | None:
+        nonlocal is_noticed
+        if is_archived and key in (archived.raw_blob_key, other.raw_blob_key):
+            raise Misconfigured(f"{key}: InvalidObjectState")
+        if not is_archived and not is_noticed and key == other.raw_blob_key:
+            is_noticed = True  # by an event, while the pass is under way
+            looked = await reconcile_all(reconciler.steady.batches, [archived.identity], ReconcileReport(), at_once=1)
+            await reconciler.steady.note(looked, archived.hour, ReconcileReport())
+        return await get(key, start=start, end=end)
+
+    authority.store.get = failing  # type: ignore[method-assign]
+    await reconciler.pass_once()
+    is_archived = False
+    report = await reconciler.pass_once()
+
+    assert is_noticed
+    assert (report.accepted, report.wrong) == (2, {})
+    assert reconciler.steady._out_of_reach == {}

@@ -125,7 +125,8 @@ class ReceiverApp:
         with _spool_errors():
             self.recorder.check()
         body = RequestBody(receive, declared_length(headers), self.settings.body_bytes)
-        with self._admission.admit(body.most) as admitted:
+        with self._admission.admit(body.declared or 0) as admitted:
+            body.hold = admitted.hold
             content = await body.read(within=self.settings.read_seconds)
             self.metrics.body_bytes.labels(path).inc(len(content))
             admitted.hold(len(content))

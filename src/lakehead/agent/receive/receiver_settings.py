@@ -32,8 +32,9 @@ class ReceiverSettings:
     """Requests that may be under way. More are answered 503."""
 
     bytes_in_flight: int = 64 * MIB
-    """Bytes of bodies that may be under way, each counted before it is read, and again before it is decompressed. More
-    are answered 503, but for a request that is alone. Decoding takes several times as many for a moment."""
+    """Bytes of bodies that may be under way, each counted before it is read, or as it comes if it is chunked, and again
+    before it is decompressed. More are answered 503, but for a request that is alone. Decoding takes several times as
+    many for a moment."""
 
     read_seconds: float = 30.0
     """How long a sender may take to send a body. A slower one is answered 503."""

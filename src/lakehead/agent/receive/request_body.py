@@ -40,6 +40,12 @@ class RequestBody:
     limit: int
     """The largest body that is read, in bytes."""
 
+    hold: Callable[[int], None] = lambda _: None
+    """Called before a part of a chunked body is kept, with the bytes of it that have come so far. May raise `Refusal`.
+
+    Its sender may be slow, so no more is reserved for it.
+    """
+
     _is_complete: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +82,8 @@ class RequestBody:
                 size += len(part)
                 if size > self.most:
                     raise too_large(self.limit) if self.declared is None else self._another_length("more")
+                if self.declared is None:
+                    self.hold(size)
                 parts.append(part)
         if self.declared is not None and size != self.declared:
             raise self._another_length(f"{size:,}")

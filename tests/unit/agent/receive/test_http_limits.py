@@ -237,13 +237,36 @@ async def test_bytes_are_counted_before_a_body_is_read() -> None:
     await receivers.recorder.is_asked.wait()
 
     declared = await receivers.post(JSON_LOGS, LOG_LINE.ljust(501), LINES)
-    chunked = await receivers.post(JSON_LOGS, parts(LOG_LINE), LINES)  # it may become the largest
+    chunked = await receivers.post(JSON_LOGS, parts(LOG_LINE, b" " * 454), LINES)  # counted before it is kept
     read = receivers.metric("body_bytes_total", route=JSON_LOGS)
     receivers.recorder.is_open.set()
 
     assert codes(declared, chunked) == ["overloaded"] * 2
     assert read == 1_000
     assert (await waiting).status_code == 200
+
+
+@async_test
+async def test_slow_chunked_bodies_hold_what_has_come_of_them_and_leave_room_for_others() -> None:
+    receivers = Receivers(ReceiverSettings(body_bytes=1_000, bytes_in_flight=1_500))
+    goes_on, waiting = asyncio.Event(), list[None]()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield LOG_LINE
+        waiting.append(None)
+        await goes_on.wait()
+        yield LOG_LINE
+
+    senders = [asyncio.create_task(receivers.post(JSON_LOGS, slow(), LINES)) for _ in range(4)]
+    await until(lambda: len(waiting) + sum(each.done() for each in senders) == 4)
+
+    held = receivers.metric("bytes_in_flight")
+    other = await receivers.post(JSON_LOGS, LOG_LINE.ljust(1_000), LINES)
+    goes_on.set()
+
+    assert (held, other.status_code) == (4 * len(LOG_LINE), 200)
+    assert [(await each).status_code for each in senders] == [200] * 4
+    assert receivers.metric("bytes_in_flight") == 0
 
 
 @async_test
