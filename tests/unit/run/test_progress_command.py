@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -307,10 +308,12 @@ def test_a_stale_table_that_has_not_started_is_not_running() -> None:
 def test_what_is_left_is_unknown_for_a_silent_run_and_never_negative(half_done: tuple[Runs, datetime]) -> None:
     runs, last = half_done
 
-    [silent], [early] = (
-        summary_json(runs, now, garbage=0)["runs"] for now in (last + timedelta(days=1), last - timedelta(days=1))
-    )
+    def told(now: datetime) -> dict[str, Any]:
+        document: Any = summary_json(runs, now, garbage=0)
+        [run] = document["runs"]
+        return dict(run)
 
+    silent, early = told(last + timedelta(days=1)), told(last - timedelta(days=1))
     assert (silent["state"], silent["seconds_left"], silent["seconds"]) == ("silent", None, 21.0)
     assert (early["state"], early["seconds_left"], early["seconds"]) == ("running", 0.0, 0.0)
     assert "-" not in rendered(runs, last - timedelta(days=1)).replace("run-7", "").replace("2026-03-01", "")
