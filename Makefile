@@ -101,7 +101,7 @@ bench-agent: $(READY) ## Measure agents beside a floor that parses and flushes t
 bench-care: $(READY) ## Measure the reconciler beside bare gets, garbage collection's requests, and the whole path (6 minutes; KEEP=1 keeps the result)
 	@$(BIN)/python -m bench.care $(if $(KEEP),--keep)
 
-bench-ops: $(READY) ## Measure what it costs to operate tables: comparing 3,000,000 rows with their source (4 minutes; KEEP=1 keeps the result)
+bench-ops: $(READY) ## Measure what it costs to operate tables: comparing 3,000,000 rows with their source, telemetry on and off (7 minutes; KEEP=1 keeps the result)
 	@$(BIN)/python -m bench.ops $(if $(KEEP),--keep)
 
 format: $(READY) ## Format the code and mend what lint can mend

@@ -5,82 +5,30 @@
 import json
 import subprocess
 import sys
-from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lakehead.clock import SystemClock
-from lakehead.extract.recon_report import Difference, Outcome, ReconReport
-from lakehead.ids import RandomIds, system_random
-from lakehead.run.config.config_file import read_config
-from lakehead.run.recon_tables import Reconciliation, document
-from lakehead.run.run_command import select_tables
-from lakehead.run.wiring import Wiring
+from lakehead.extract.recon_report import Difference, Outcome
+from lakehead.ids import RandomIds
 from lakehead.state.opening import open_state
-from lakehead.telemetry.emitter import Emitter, EventEnvelope
-from lakehead.telemetry.events import TableReconciled
 from tests.integration.increment_support import done
 from tests.integration.pipeline_support import MARKS, PLUGINS, Scene
-from tests.pipeline import DAY
+from tests.integration.recon_support import EVERY, KINDS, compare, loaded, mirror, scd1
 from tests.support.commands import lakehead_command
 from tests.support.effort import effort
 from tests.support.source_values import MYSQL, POSTGRESQL, SQLITE
 
 pytest_plugins = PLUGINS
 pytestmark = MARKS
-KINDS = ("postgresql", "mysql", "sqlite")
-EVERY = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture
 def of_kind(kind: str, request: pytest.FixtureRequest) -> Scene:
     scene: Scene = request.getfixturevalue(f"on_{kind}")
     return scene
-
-
-def compare(scene: Scene, table: dict[str, Any]) -> tuple[ReconReport, TableReconciled]:
-    """Compare one table, and return the report and the event."""
-    config = read_config(scene.pipeline.config([table]))
-    clock, ids, told = SystemClock(), RandomIds(), list[EventEnvelope]()
-    wiring = Wiring(config, scene.pipeline.environment)
-    with ExitStack() as opened:
-        state = opened.enter_context(wiring.open_state(clock, ids))
-        [report] = Reconciliation(
-            wiring=wiring,
-            session=scene.spark,
-            state=state,
-            emitter=Emitter(ids.uuid(), clock, ids, [told.append]),
-            clock=clock,
-            ids=ids,
-            random=system_random(),
-            today=DAY,
-        ).run(select_tables(config, None), lambda _: None)
-    [event] = [each.event for each in told]
-    assert isinstance(event, TableReconciled)
-    assert event.outcome == report.outcome
-    assert json.loads(document([report]))["tables"][0]["table"] == table["table"]
-    return report, event
-
-
-def scd1(table: str, keys: list[str], **more: Any) -> dict[str, Any]:
-    return {"table": table, "mode": "scd1", "incremental_column": "at", "primary_keys": keys, **more}
-
-
-def mirror(scene: Scene, table: str, statement: str) -> None:
-    scene.spark.sql(statement.format(t=f"lake.mirror.{table}"))
-
-
-def loaded(scene: Scene, key: str = "bigint") -> dict[str, Any]:
-    """A table of ten rows with the keys 1 to 10, loaded."""
-    name = scene.name()
-    scene.sql(f"CREATE TABLE {name} (id {key}, at bigint, v varchar(20), n decimal(10,2))")
-    for number in range(1, 11):
-        scene.sql(f"INSERT INTO {name} VALUES ({number}, {number}, 'v{number}', {number}.1)")
-    table = scd1(name, ["id"])
-    done(scene.run(table))
-    return table
 
 
 @EVERY
@@ -222,7 +170,9 @@ def test_the_command_prints_what_differs_exits_1_and_keeps_an_event(on_sqlite: S
     scene = on_sqlite
     table = loaded(scene)
     mirror(scene, table["table"], "DELETE FROM {t} WHERE id = 3")
-    config = scene.pipeline.config([table])
+    log = scene.pipeline.folder / "log.jsonl"
+    config = scene.pipeline.config([table], logging={"sink": str(log), "rotate_bytes": 1_000})
+    log.write_text("x" * 999 + "\n")
     command = [str(Path(sys.executable).parent / "lakehead"), "recon", str(config)]
 
     ran = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=200)
@@ -234,8 +184,11 @@ def test_the_command_prints_what_differs_exits_1_and_keeps_an_event(on_sqlite: S
         [{"kind": "missing", "bucket": 3, "key": "3"}],
     )
     with open_state(f"sqlite:///{scene.pipeline.folder}/state.sqlite", SystemClock(), RandomIds()) as state:
-        kinds = [event.kind for event in state.history.events(limit=10)]
+        kinds = [event.kind for event in state.history.events(limit=100)]
     assert "table_reconciled" in kinds
+    [event] = map(json.loads, log.read_text().splitlines())
+    assert (event["kind"], event["payload"]["load_date"]) == ("table_reconciled", f"{datetime.now(UTC):%Y-%m-%d}")
+    assert log.with_name("log.jsonl.1").exists(), "it is rotated as the log of a run is"
 
 
 def test_an_unknown_table_is_told_before_anything_is_started(on_sqlite: Scene) -> None:

@@ -14,15 +14,15 @@ import pyarrow.types as kinds
 
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
-from lakehead.extract.incremental_source import kind_of_column
+from lakehead.extract.raw_rows import INGEST_SCHEMA
+from lakehead.extract.recon_queries import expected_rows
 from lakehead.extract.recon_report import Difference, KeyDifference, NumberDifference, Outcome, ReconReport
 from lakehead.extract.recon_target import ReconTarget
-from lakehead.extract.table_settings import Rule, TableSettings
+from lakehead.extract.table_settings import TableSettings
 from lakehead.source import bucket_queries
 from lakehead.source.bucket_queries import BUCKETS, Bucket, HashedColumns, HashingConnection, KeyHash
-from lakehead.source.filters import parse_filter
 from lakehead.source.hash_sql import why_not_hashed
-from lakehead.source.port import Column, Filter, Nulls, Overrides, Query, Source, SourceWindow, TableInfo
+from lakehead.source.port import Column, Overrides, Query, Source, TableInfo
 from lakehead.state.model import Watermark
 from lakehead.state.values import to_text
 
@@ -30,12 +30,18 @@ MAX_PENDING = 1_000_000
 """Rows written after the watermark; with more of them a comparison says little."""
 MAX_OPENED = 16
 """Buckets that are compared key by key."""
+MAX_OPENED_ROWS = 1_000_000
+"""Rows in these buckets, on both sides together: their keys are held in memory. One bucket is always compared."""
 
 _EXACT = Context(prec=200)
 
 DELETES = (
     "Rows that the source has deleted stay in the target: mode {mode} does not see deletes unless they are compared. "
     "To remove them, reload the table: lakehead run CONFIG --only-tables {table} --reload"
+)
+LAG = (
+    "Rows that were committed late, with a watermark of the last {lag:,} seconds before the point (lag_seconds), come "
+    "with the next run. If they may be what differs, run the table and compare it again."
 )
 RELOAD = (
     "Find out first who has changed the target: look at its snapshots. Then load it again: "
@@ -85,8 +91,12 @@ def compared_columns(info: TableInfo, table: TableSettings, settings: ReconSetti
     rows = [column for column in dict.fromkeys([*keys, *chosen]) if column.name not in skipped]
     if not rows:
         raise Misconfigured(f"Table {table.name} has no column that can be compared. Set reconciliation.checksums.")
-    sums = tuple(info.column(name) for name in settings.sums)
-    for column in sums:
+    summed = [info.column(name) for name in settings.sums]
+    sums = tuple(column for column in summed if column.name in target)
+    skipped |= {column.name: "the target does not have it" for column in summed if column.name not in target}
+    known = {*INGEST_SCHEMA.names, *(column.name for column in info.columns)}
+    skipped |= {name: "the source does not have it" for name in target if name not in known}
+    for column in summed:
         if not (kinds.is_integer(column.arrow) or kinds.is_decimal(column.arrow)):
             raise Misconfigured(
                 f"Column {column.name!r} of {table.name} is of type {column.declared}, whose sums are not exact. "
@@ -133,45 +143,25 @@ class _Comparison:
         overrides = Overrides(as_text=frozenset(table.as_text), decimals=table.as_decimal)
         info = self.source.describe_table(table.source, overrides)
         compared = compared_columns(info, table, self.settings, self.target.columns())
-        query, later = self._queries(info)
+        expected = expected_rows(table, self.source, self.connection, info, compared.hashed.keys, self.reached)
         report = ReconReport(
             table=table.name, outcome=Outcome.EQUAL, point=self._point(), skipped=compared.skipped, notes=self._notes()
         )
         if self.connection.hash_sql is None:
-            return self._by_totals(report, query, compared.hashed)
+            return self._by_totals(report, expected.query, compared.hashed)
         pending: list[str] = []
-        if later is not None:
-            pending = bucket_queries.key_texts(self.connection, later, compared.hashed.keys, MAX_PENDING + 1)
+        if expected.later is not None and not expected.replaced:
+            report = replace(report, pending=self.source.count(expected.later))
+        elif expected.later is not None:
+            pending = bucket_queries.key_texts(self.connection, expected.later, compared.hashed.keys, MAX_PENDING + 1)
         if len(pending) > MAX_PENDING:
             return replace(
                 report,
                 outcome=Outcome.NOT_COMPARED,
                 notes=(f"More than {MAX_PENDING:,} rows were written after the watermark. Run the table first.",),
             )
-        return self._by_buckets(replace(report, pending=len(pending)), query, compared.hashed, pending)
-
-    def _queries(self, info: TableInfo) -> tuple[Query, Query | None]:
-        """Return the queries of the rows up to the point, and of those after it."""
-        table, source = self.table, self.source
-        written = table.source_filter
-        conditions = [parse_filter(written, info.column_names, source.sql_dialect).sql] if written else []
-        if table.null_keys is Rule.EXCLUDE:
-            conditions += [f"{source.quote(info.column(key).name)} IS NOT NULL" for key in table.primary_keys]
-        kept = Filter(" AND ".join(f"({condition})" for condition in conditions)) if conditions else None
-        if not table.mode.incremental:
-            return Query(table=info, filter=kept), None
-        column = info.column(table.incremental_column or "")
-        kind = kind_of_column(column, table.incremental_kind, info)
-        clocked = kind.follows_the_clock
-        window = SourceWindow(
-            column=column.name,
-            lower=table.initial_watermark,
-            lower_included=True,
-            upper=self.reached.value,
-            upper_included=not clocked,
-        )
-        later = SourceWindow(column=column.name, lower=self.reached.value, lower_included=clocked, nulls=Nulls.INCLUDE)
-        return Query(table=info, filter=kept, window=window), Query(table=info, filter=kept, window=later)
+        report = replace(report, pending=report.pending + len(pending))
+        return self._by_buckets(report, expected.query, compared.hashed, pending)
 
     def _point(self) -> str:
         if self.table.mode.incremental:
@@ -208,7 +198,7 @@ class _Comparison:
             here = bucket_queries.buckets(self.connection, query, hashed, below)
             there = asked.result()
         differ = sorted(bucket for bucket in {*here, *there} if here.get(bucket) != there.get(bucket))
-        opened = differ[:MAX_OPENED]
+        opened = _to_open(differ, here, there)
         found: list[KeyDifference] = []
         if opened:
             one = bucket_queries.keys_of(self.connection, query, hashed, opened)
@@ -248,9 +238,22 @@ class _Comparison:
             note = f"{rows:,} rows differ, and tolerated_rows is {self.settings.tolerated_rows:,}."
             return replace(report, notes=(*report.notes, note))
         advice = [RELOAD.format(table=self.table.name)]
+        if self.table.lag_seconds and self.table.mode.incremental:
+            advice.insert(0, LAG.format(lag=self.table.lag_seconds))
         if report.differences.get(Difference.EXTRA) and self.table.mode.incremental:
             advice.insert(0, DELETES.format(table=self.table.name, mode=self.table.mode.name))
         return replace(report, outcome=Outcome.DIFFERENT, notes=(*report.notes, *advice))
+
+
+def _to_open(differ: Sequence[int], here: Mapping[int, Bucket], there: Mapping[int, Bucket]) -> list[int]:
+    """Return the first differing buckets, as many as may be compared key by key."""
+    opened, rows = list[int](), 0
+    for bucket in differ[:MAX_OPENED]:
+        rows += sum(side[bucket].rows for side in (here, there) if bucket in side)
+        if opened and rows > MAX_OPENED_ROWS:
+            break
+        opened.append(bucket)
+    return opened
 
 
 def differences_of(

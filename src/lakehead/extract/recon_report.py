@@ -12,6 +12,10 @@ class Outcome(StrEnum):
     DIFFERENT = "different"
     NOT_COMPARED = "not_compared"
     """There is no point at which both sides can be compared."""
+    FAILED = "failed"
+    """An error has ended the comparison, as when the source does not answer."""
+    MISCONFIGURED = "misconfigured"
+    """The table cannot be compared as it is configured."""
 
 
 class Difference(StrEnum):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from pyspark.sql import SparkSession
 
-from lakehead.source.bucket_queries import BUCKETS, Bucket, HashedColumns, KeyHash, bucket_of
+from lakehead.source.bucket_queries import BUCKETS, Bucket, HashedColumns, KeyHash, bucket_of, number_bucket
 from lakehead.source.hash_sql import SUMMED_DIGITS
 from lakehead.source.port import Column
 from lakehead.spark.names import quoted
@@ -26,6 +26,9 @@ class ReconTarget:
 
     snapshot: int | None = None
     """The snapshot to read; None for a view."""
+
+    shown: int | None = None
+    """The slice that a view shows."""
 
     condition: str = ""
     """Which rows readers see; empty for all."""
@@ -108,7 +111,7 @@ def _number(digest: str) -> str:
 
 def _bucket(hashed: HashedColumns) -> str:
     if hashed.by_number:
-        return f"coalesce(CAST({quoted(hashed.keys[0].name)} AS BIGINT) & {BUCKETS - 1}, 0)"
+        return number_bucket(f"CAST({quoted(hashed.keys[0].name)} AS BIGINT)")
     return f"({_number(_md5(row_text(hashed.keys)))} & {BUCKETS - 1})"
 
 

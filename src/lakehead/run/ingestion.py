@@ -88,23 +88,24 @@ class Ingestion:
         runtime = self.wiring.config.runtime
         started = self.clock.monotonic()
         self.emitter.emit(RunStart(pipeline=runtime.pipeline, tables=len(tables), load_date=self.load_date))
-        self.emitter.flush(FLUSH_SECONDS)
-        self.state.flush()  # the run is in the history, even if it is killed
-        self.state.preload(self.wiring.loaded_table_ids(tables), self.load_date)
-        self._alert_stale_tables(tables, "start")
-        sessions = ThreadSessions(self.session)
+        futures: list[TableFuture] = []
         pool = ThreadPoolExecutor(runtime.max_parallel_tables, thread_name_prefix="lakehead-table")
-        futures = [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
         try:
+            self.emitter.flush(FLUSH_SECONDS)
+            self.state.flush()  # the run is in the history, even if it is killed
+            self.state.preload(self.wiring.loaded_table_ids(tables), self.load_date)
+            self._alert_stale_tables(tables, "start")
+            sessions = ThreadSessions(self.session)
+            futures += [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
             wait(futures)
-        except BaseException as interrupt:  # Ctrl-C or SIGTERM
-            self._stop_tables(tables, futures, pool, by=interrupt_name(interrupt))
-            self.emitter.emit(self._count_outcomes(futures, started))
+            pool.shutdown()
+            done = self._count_outcomes(futures, started, len(tables))
+            self._clean_up(tables)
+            self._alert_stale_tables(tables, "end")
+        except BaseException as stopped:  # Ctrl-C or SIGTERM, or the state or a catalog is away
+            self._stop_tables(tables, futures, pool, by=interrupt_name(stopped))
+            self.emitter.emit(self._count_outcomes(futures, started, len(tables)))
             raise
-        pool.shutdown()
-        done = self._count_outcomes(futures, started)
-        self._clean_up(tables)
-        self._alert_stale_tables(tables, "end")
         self.emitter.emit(done)
         return done
 
@@ -118,20 +119,20 @@ class Ingestion:
         self.stop.set(by)
         pool.shutdown(wait=False, cancel_futures=True)
         with suppress(*SPARKS_ERRORS, OSError):  # Spark may have died
-            for table, future in zip(tables, futures, strict=True):
+            for table, future in zip(tables, futures, strict=False):  # some may not have been submitted
                 if not future.done():  # Spark keeps a limited number of cancelled groups
                     cancel_group(self.session, self._group(table))
         # A thread that waits for a source cannot be interrupted, so the process does not wait for it.
         wait([future for future in futures if not future.cancelled()], STOP_SECONDS)
 
-    def _count_outcomes(self, futures: Sequence[TableFuture], started: float) -> RunDone:
-        """Count the tables by outcome so far."""
+    def _count_outcomes(self, futures: Sequence[TableFuture], started: float, tables: int) -> RunDone:
+        """Count the tables by outcome so far, of so many."""
         outcomes = [future.result() for future in futures if future.done() and not future.cancelled()]
         return RunDone(
             done=sum(isinstance(outcome, Done) for outcome in outcomes),
             skipped=sum(isinstance(outcome, Skipped) for outcome in outcomes),
             failed=outcomes.count(None),
-            not_ended=len(futures) - len(outcomes),
+            not_ended=tables - len(outcomes),
             seconds=self.clock.monotonic() - started,
         )
 

@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -91,6 +92,9 @@ app.add_typer(tables_command.app, name="tables")
 def command() -> NoReturn:
     """Entry point of the `lakehead` executable: runs the command line and ends the process."""
     code: object = 0
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, TextIOWrapper):  # names and errors may have characters that the encoding lacks
+            output.reconfigure(errors="backslashreplace")
     try:
         main()
     except SystemExit as ended:

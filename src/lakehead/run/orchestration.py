@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ from lakehead.run.config.table_config import TableConfig
 
 PLAN_VERSION = 1
 BY_HAND = "by-hand"
+MOST_NAME_CHARACTERS = 200
+"""Of units and DAGs: file systems take 255, Airflow 250."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -188,8 +191,9 @@ def group_name(schedule: str | None) -> str:
 
 
 def file_name(text: str) -> str:
-    """Return the text with only letters, digits, and `_ . -`."""
-    return _NO_NAME.sub("_", text)
+    """Return the text with only letters, digits, and `_ . -`; with a hash if it was changed, so that names differ."""
+    name = _NO_NAME.sub("_", text)[:MOST_NAME_CHARACTERS]
+    return name if name == text else f"{name}-{sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def lakehead_program() -> str:

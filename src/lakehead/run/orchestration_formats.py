@@ -56,7 +56,11 @@ for _group in PLAN["groups"]:
 
 
 def airflow_dag(plan: OrchestrationPlan) -> str:
-    """Return the plan as a Python file for Airflow 2.4 or newer: a DAG for each schedule, a task for each table."""
+    """Return the plan as a Python file for Airflow 2.4 or newer: a DAG for each schedule, a task for each table.
+
+    Raises `Misconfigured` for a schedule that Airflow takes otherwise than cron.
+    """
+    _check_days(plan)
     commands = {table.name: table.command.shell for table in plan.tables}
     document = {
         "pipeline": plan.pipeline,
@@ -217,6 +221,8 @@ def _scheduled(plan: OrchestrationPlan) -> None:
 
 
 def _cron_command(command: Command) -> str:
+    if "\\" in command.shell:  # implementations of cron differ in what they make of it before % and itself
+        raise Misconfigured("A path with a backslash cannot be written in a cron file. Rename it.")
     text = command.shell.replace("%", "\\%")  # cron takes % for a line break
     if "\n" in text or "\r" in text:
         raise Misconfigured("A path with a line break cannot be written in a cron file. Rename it.")
@@ -235,9 +241,27 @@ def _comment(text: str) -> str:
     return shown.replace("\\", "/").replace('"""', "'''")
 
 
+def _check_days(plan: OrchestrationPlan) -> None:
+    """Refuse schedules of days that Airflow takes otherwise: it matches either field unless one is a bare star."""
+    for group in plan.groups:
+        if group.schedule is None:
+            continue
+        cron = CronSchedule.parse(group.schedule)
+        if not cron.either_day and len(cron.days) < 31 and len(cron.weekdays) < 7:
+            raise Misconfigured(
+                f"The schedule {group.schedule!r} needs a day that matches by its number and by its weekday. Airflow "
+                "would take either. Write one of the two fields as *, or use another --plan-format."
+            )
+
+
 def _unit_value(text: str) -> str:
     if "\n" in text or "\r" in text:
         raise Misconfigured("A path with a line break cannot be written in a systemd unit. Rename it.")
+    if text.endswith("\\") or text != text.strip():
+        raise Misconfigured(
+            "A path or pipeline name that ends with a backslash, or with a blank at its begin or end, cannot be "
+            "written in a systemd unit. Rename it."
+        )
     return text.replace("%", "%%")  # systemd's specifiers
 
 
@@ -250,7 +274,7 @@ def _without_templates(command: str) -> str:
     """Keep Airflow from taking braces of a name for a template of Jinja."""
     if not any(sign in command for sign in ("{{", "{%", "{#")):
         return command
-    return "{% raw %}" + command + "{% endraw %}"
+    return command.replace("{", "{{ '{' }}")
 
 
 def _numbers(values: Sequence[int], count: int) -> str:

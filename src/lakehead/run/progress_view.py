@@ -38,7 +38,7 @@ def _heading(run: RunProgress, now: datetime, silence: timedelta | None) -> str:
     if state == "silent":
         return f"{name}: no heartbeat since {run.last_at:%Y-%m-%d %H:%M:%S} UTC, most likely killed"
     if state == "running":
-        left = run.seconds_left(now)
+        left = run.seconds_left(now, silence)
         return f"{name}: running for {took}" + ("" if left is None else f", about {duration(left)} left")
     return f"{name}: ended after {took}"
 
@@ -62,7 +62,9 @@ def live_view(
     active = [run for run in everything if run.state(now, silence) == "running"]
     shown = active[-3:] or everything[-1:]
     groups = runs.failures()
-    failures = [_cut(Text(line, style="red"), width) for line in failure_lines(groups[: max(height // 6, 1)])]
+    failures = [
+        _cut(Text(line, style="red"), width) for line in failure_lines(groups[: max(height // 6, min(height // 5, 1))])
+    ]
     room = max(height - 2 - len(failures) - 2 * len(shown) - bool(garbage), 1) // max(len(shown), 1)
     parts: list[RenderableType] = []
     for run in shown:
@@ -151,7 +153,7 @@ def _run_json(run: RunProgress, now: datetime, silence: timedelta | None) -> dic
         "started_at": None if run.started_at is None else run.started_at.isoformat(),
         "last_event_at": None if run.last_at is None else run.last_at.isoformat(),
         "seconds": run.elapsed(now, silence),
-        "seconds_left": run.seconds_left(now),
+        "seconds_left": run.seconds_left(now, silence),
         "rows": counts.rows,
         "counts": {
             "total": counts.total,
@@ -220,7 +222,7 @@ def _tables(
         )
     parts: list[RenderableType] = [grid] if shown else []
     if len(shown) < len(running):
-        parts.append(Text(f"  and {counted(len(running) - len(shown), 'table')} more", style="dim"))
+        parts.append(_cut(Text(f"  and {counted(len(running) - len(shown), 'table')} more", style="dim"), width))
     return parts
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lakehead.extract.recon_report import ReconReport
 
 DIFFERENT = 1
+MISCONFIGURED = 2
 
 
 def recon(
@@ -37,8 +38,9 @@ def recon(
     """Compare tables with their sources: counts, sums, and hashes of rows. Nothing is written to tables.
 
     The source is asked for the rows up to the table's watermark; rows written after it are no differences. Buckets of
-    keys whose hashes differ are compared key by key. The table's reconciliation says what is compared. Exit codes: 0
-    all are equal, 1 something differs or could not be compared, 2 the configuration is wrong.
+    keys whose hashes differ are compared key by key. The table's reconciliation says what is compared. A table that
+    cannot be compared does not stop the others. Exit codes: 0 all are equal, 1 something differs or could not be
+    compared, 2 the configuration is wrong, 130 after Ctrl-C, 143 after SIGTERM.
 
     Example: lakehead recon conf/shop.json public.orders --json
     """
@@ -60,9 +62,10 @@ def recon(
         ExitStack() as opened,
     ):
         # Imported while the JVM starts.
-        from lakehead.run.observe.json_lines import StructuredLogSubscriber  # noqa: PLC0415 - see above
-        from lakehead.run.observe.levels import Level  # noqa: PLC0415 - see above
+        from lakehead.extract.recon_report import Outcome  # noqa: PLC0415 - see above
+        from lakehead.run.log_sinks import open_log  # noqa: PLC0415 - see above
         from lakehead.run.observe.state_events import StateEventSubscriber  # noqa: PLC0415 - see above
+        from lakehead.run.observe.summary import delivery_warnings  # noqa: PLC0415 - see above
         from lakehead.run.recon_tables import Reconciliation, document  # noqa: PLC0415 - see above
         from lakehead.run.wiring import Wiring  # noqa: PLC0415 - see above
         from lakehead.state.buffered import BufferedState  # noqa: PLC0415 - see above
@@ -72,9 +75,9 @@ def recon(
         wiring, run = Wiring(config, ENVIRONMENT), ids.uuid()
         state = opened.enter_context(wiring.open_state(clock, ids))
         buffered = opened.enter_context(BufferedState(state, clock))
-        log = StructuredLogSubscriber(run=run, sink=logging.sink, level=Level.named(logging.level))
-        opened.enter_context(log)
-        emitter = Emitter(run, clock, ids)
+        log = opened.enter_context(open_log(logging, run, clock, ENVIRONMENT))
+        today = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC).date()
+        emitter = Emitter(run, clock, ids, load_date=today)
         emitter.subscribe_slow(StateEventSubscriber(buffered), "the state")
         emitter.subscribe_slow(log, "the log")
         opened.enter_context(emitter)
@@ -86,13 +89,19 @@ def recon(
             clock=clock,
             ids=ids,
             random=system_random(),
-            today=datetime.fromtimestamp(clock.now_ns() / 1e9, UTC).date(),
+            today=today,
             max_keys=max_keys,
+            config_file=file,
         ).run(tables, _tell)
         if as_json:
             typer.echo(document(reports))
         else:
             print_reports(reports)
+        emitter.close()
+        for warning in delivery_warnings(emitter):
+            typer.echo(f"lakehead: {warning}", err=True)
+    if any(report.outcome is Outcome.MISCONFIGURED for report in reports):
+        raise typer.Exit(MISCONFIGURED)
     if not all(report.is_equal for report in reports):
         raise typer.Exit(DIFFERENT)
 

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import date
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError
+from lakehead.errors import Misconfigured
+from lakehead.extract.iceberg_view import shown_slice
 from lakehead.extract.modes import ReadersTable
 from lakehead.extract.raw_rows import SLICE
 from lakehead.extract.recon import ReconSettings, reconcile_table
@@ -21,10 +23,10 @@ from lakehead.ids import Ids, Random
 from lakehead.lake.run_context import RunContext
 from lakehead.run.config.connections import FileSinkConfig
 from lakehead.run.config.table_config import ReconciliationConfig, TableConfig
+from lakehead.run.error_messages import error_message
 from lakehead.run.wiring import Wiring, table_settings
 from lakehead.spark.jobs import ThreadSessions
 from lakehead.spark.names import quoted
-from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
 from lakehead.state.model import Watermark
 from lakehead.state.owners import owner_named
 from lakehead.state.state import State
@@ -47,29 +49,29 @@ class Reconciliation:
     random: Random
     today: date
     max_keys: int = 20
+    config_file: Path | None = None
+    """The configuration file, for commands that messages suggest."""
 
     def run(self, tables: Sequence[TableConfig], tell: Callable[[str], None]) -> list[ReconReport]:
-        """Compare the tables. Raises `Misconfigured` if one cannot be compared as it is configured."""
-        reports = []
-        session = ThreadSessions(self.session).mine()
+        """Compare the tables. One that cannot be compared does not stop the others: its report says why."""
+        session, reports = ThreadSessions(self.session).mine(), list[ReconReport]()
         for table in tables:
             tell(f"comparing {table.full_name}")
             started = self.clock.monotonic()
             try:
                 report = self._compare(table, session)
-            except (LakeheadError, *SPARKS_ERRORS) as error:
-                reason = str(error) if isinstance(error, LakeheadError) else reason_of(error)
-                seconds = self.clock.monotonic() - started
-                self._emit(table, TableReconciled(outcome="failed", reason=reason, seconds=seconds))
-                raise
-            unknown = None if report.outcome is not Outcome.NOT_COMPARED else " ".join(report.notes)
+            except Exception as error:  # noqa: BLE001 - a table must not stop the others
+                failed = Outcome.MISCONFIGURED if isinstance(error, Misconfigured) else Outcome.FAILED
+                reason, seconds = error_message(error, self.config_file), self.clock.monotonic() - started
+                report = ReconReport(table=table.full_name, outcome=failed, notes=(reason,), seconds=seconds)
+            compared = report.outcome in {Outcome.EQUAL, Outcome.DIFFERENT}
             event = TableReconciled(
-                outcome=report.outcome,
+                outcome="failed" if report.outcome is Outcome.MISCONFIGURED else report.outcome,
                 point=report.point or None,
                 source_rows=report.source_rows,
                 target_rows=report.target_rows,
                 differences={kind.value: number for kind, number in report.differences.items()},
-                reason=unknown,
+                reason=None if compared else " ".join(report.notes),
                 seconds=report.seconds,
             )
             self._emit(table, event)
@@ -94,8 +96,12 @@ class Reconciliation:
                 target = self._target(table, settings, session, sink_config.catalog, progress)
                 if target is None:
                     return _not_compared(table, "The target does not exist. Load it first: lakehead run CONFIG")
-                if sink.progress() == progress and progress.raw is not None:  # else another run has landed since
-                    return self._at(progress.raw, table, settings, target)
+                if sink.progress() != progress or progress.raw is None:
+                    continue  # another run has landed since
+                report = self._at(progress.raw, table, settings, target)
+                # A table is compared at its snapshot; a view may have been replaced meanwhile.
+                if target.snapshot is not None or shown_slice(session, target.table) == target.shown:
+                    return report
         return _not_compared(table, "Other runs were loading it all the time. Compare it again.")
 
     def _at(self, reached: Watermark, table: TableConfig, settings: TableSettings, target: ReconTarget) -> ReconReport:
@@ -110,7 +116,8 @@ class Reconciliation:
         place = out or raw
         name = quoted(catalog, *place.name.split("."))
         if out and settings.finalize is Finalize.VIEW and settings.mode.readers_table is ReadersTable.FINAL:
-            return ReconTarget(session=session, table=name)
+            shown = shown_slice(session, name)
+            return None if shown is None else ReconTarget(session=session, table=name, shown=shown)
         with closing(self.wiring.open_catalog(catalog, self.clock)) as opened:
             if not opened.table_exists(place.name):
                 return None

@@ -110,8 +110,16 @@ def run(  # noqa: PLR0913 - typer's shape: one argument for each option
 
         if reload or load_date is not None:
             raise Misconfigured("A plan is for every day: leave out --reload and --load-date.")
+        if maintenance_mode is not None:
+            raise Misconfigured("A plan is for loading tables: leave out --maintenance-mode.")
+        if metrics_port is not None or metrics_file is not None:
+            raise Misconfigured(
+                "The commands of a plan may run at the same time, and cannot share a port or a file of metrics: leave "
+                "out --metrics-port and --metrics-file."
+            )
         options = [f"--wm-lag-seconds={wm_lag_seconds}"] if wm_lag_seconds else []
         options += [f"--heartbeat-seconds={heartbeat_seconds}"] if heartbeat_seconds else []
+        options += [f"--log-level={log_level}"] if log_level else []
         print_plan(config, tables, file, options=options, form=plan_format, folder=plan_folder)
         return
     if plan_format is not PlanFormat.JSON or plan_folder is not None:

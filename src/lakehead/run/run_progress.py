@@ -15,6 +15,7 @@ from lakehead.telemetry.events import (
     RunDone,
     RunStart,
     TableFailed,
+    TableReconciled,
 )
 
 DEFAULT_HEARTBEAT = timedelta(seconds=30)
@@ -140,27 +141,32 @@ class RunProgress:
         if self.ended is not None:
             return self.ended.seconds
         end = self.last_at if self.is_over or self.is_silent(now, silence) else now
-        return (end - self.started_at).total_seconds() if end and self.started_at else 0.0
+        return _seconds(self.started_at, end) if end and self.started_at else 0.0
 
-    def seconds_left(self, now: datetime) -> float | None:
-        """Estimate the rest of the run from the tables that have ended so far; None if none has."""
+    def seconds_left(self, now: datetime, silence: timedelta | None = None) -> float | None:
+        """Estimate the rest of the run from the tables that have ended so far; None if none has, or if it is silent."""
         counts = self.status.counts()
         over = counts.done + counts.failed + counts.skipped
         partly = sum(done_share(each) for each in self.status.tables(TableOutcome.RUNNING))
-        if self.is_over or not over + partly or counts.total <= over:
+        if self.is_over or self.is_silent(now, silence) or not over + partly or counts.total <= over:
             return None
-        return self.elapsed(now) * (counts.total - over - partly) / (over + partly)
+        return self.elapsed(now, silence) * max(counts.total - over - partly, 0) / (over + partly)
 
 
 def done_share(table: TableStatus) -> float:
     """Return which part of a table's slices has landed."""
-    return ((table.slice or 1) - 1) / table.slices if table.slices else 0.0
+    return min(max((table.slice or 1) - 1, 0) / table.slices, 1.0) if table.slices and table.slices > 0 else 0.0
 
 
 def table_seconds_left(table: TableStatus, now: datetime) -> float | None:
     """Estimate the rest of a running table from its slices; None if none of them has landed."""
     share = done_share(table)
-    return (now - table.started_at).total_seconds() * (1 - share) / share if share else None
+    return _seconds(table.started_at, now) * (1 - share) / share if share else None
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    """Return the time between; 0 if a clock was put back meanwhile."""
+    return max((end - begin).total_seconds(), 0.0)
 
 
 class Runs:
@@ -170,7 +176,9 @@ class Runs:
         self._runs: dict[str, RunProgress] = {}
 
     def add(self, envelope: EventEnvelope) -> None:
-        """Take one more event."""
+        """Take one more event. Comparisons of tables with their sources are no runs: they have no end to wait for."""
+        if isinstance(envelope.event, TableReconciled):
+            return
         self._runs.setdefault(envelope.run, RunProgress(envelope.run)).add(envelope)
 
     def add_all(self, envelopes: Iterable[EventEnvelope]) -> None:

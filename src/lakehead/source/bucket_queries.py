@@ -15,6 +15,9 @@ from lakehead.source.sql_queries import SqlConnection, where_of
 BUCKETS = 4_096
 """A power of two."""
 
+NUMBER_BUCKETS = 4_093
+"""For integer keys: a prime number, because keys that are made of a time and a counter share their lowest bits."""
+
 
 @runtime_checkable
 class HashingConnection(SqlConnection, Protocol):
@@ -124,8 +127,13 @@ def _numbers(source: HashingConnection, sums: Sequence[Column]) -> list[str]:
 def _bucket(source: HashingConnection, hashed: HashedColumns) -> str:
     sql = _hash_sql(source)
     if hashed.by_number:
-        return f"coalesce({sql.integer(hashed.keys[0])} & {BUCKETS - 1}, 0)"
+        return number_bucket(sql.integer(hashed.keys[0]))
     return f"({sql.number(sql.md5(sql.row_text(hashed.keys)))} & {BUCKETS - 1})"
+
+
+def number_bucket(number: str) -> str:
+    """Return the SQL expression of the bucket of an integer of 64 bits, in any dialect."""
+    return f"coalesce((({number}) % {NUMBER_BUCKETS} + {NUMBER_BUCKETS}) % {NUMBER_BUCKETS}, 0)"
 
 
 def _hash_sql(source: HashingConnection) -> HashSql:

@@ -31,7 +31,8 @@ def _part(column: Column) -> str:
 
 
 def _row_text(columns: Sequence[Column]) -> str:
-    return " || ',' || ".join(map(_part, columns))
+    # By its bytes: columns of several collations have none in common, and some take different keys for equal.
+    return f"""(({" || ',' || ".join(map(_part, columns))}) COLLATE "C")"""
 
 
 POSTGRESQL_HASHES = HashSql(

@@ -84,7 +84,7 @@ def row_bytes(source: SqlConnection, query: Query, *, rows: int) -> int:
 def bounds(source: SqlConnection, query: Query, name: str) -> tuple[Value, Value] | None:
     """Return the lowest and highest value of a column; None if there is no value."""
     column = query.table.column(name)
-    value = _comparable(source, column)
+    value = comparable(source, column)
     [(least, greatest)] = source.rows(_select(f"min({value}), max({value})", query.table, where_of(source, query)))
     return None if least is None else (value_of(least, column, query.table), value_of(greatest, column, query.table))
 
@@ -232,7 +232,7 @@ def _select(what: str, table: TableInfo, where: str) -> str:
 
 def _window_condition(source: SqlConnection, window: SourceWindow, table: TableInfo) -> str:
     column = table.column(window.column)
-    raw, value, bounded = source.quote(column.name), _comparable(source, column), []
+    raw, value, bounded = source.quote(column.name), comparable(source, column), []
     if window.lower is not None:
         bounded.append(f"{value} {'>=' if window.lower_included else '>'} {source.literal(window.lower, column)}")
     if window.upper is not None:
@@ -242,7 +242,7 @@ def _window_condition(source: SqlConnection, window: SourceWindow, table: TableI
     return " AND ".join(bounded or [f"{raw} IS NOT NULL"])
 
 
-def _comparable(source: SqlConnection, column: Column) -> str:
+def comparable(source: SqlConnection, column: Column) -> str:
     """Return the column as windows compare it. Text must have the same order here, in the state and in a merge."""
     raw = source.quote(column.name)
     return source.by_code_points(raw) if column.arrow is not None and kinds.is_string(column.arrow) else raw

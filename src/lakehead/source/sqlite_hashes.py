@@ -61,7 +61,8 @@ def _text_of_value(kind: str, value: object) -> str:
         case "t":
             return _moment(str(value))
         case "d":
-            return format(Decimal(str(value)).quantize(Decimal(1).scaleb(-int(kind[1:]))), "f")
+            number = Decimal(str(value)).quantize(Decimal(1).scaleb(-int(kind[1:])), context=_EXACT)
+            return format(number or abs(number), "f")  # Spark's decimals have no negative zero
         case _:
             return str(value)
 

@@ -67,10 +67,10 @@ def test_the_plan_names_tables_order_commands_schedules_resources_and_retries(la
 
 
 def test_options_of_a_run_are_part_of_its_commands(lakehead: Lakehead, config: Path) -> None:
-    done = dump(lakehead, config, "--wm-lag-seconds", "60", "--only-tables", "public.orders")
+    done = dump(lakehead, config, "--wm-lag-seconds", "60", "--only-tables", "public.orders", "--log-level", "debug")
 
     [table] = OrchestrationPlan.from_json(done.out).tables
-    assert table.command.words[-3:] == ("--only-tables", "public.orders", "--wm-lag-seconds=60")
+    assert table.command.words[-4:] == ("--only-tables", "public.orders", "--wm-lag-seconds=60", "--log-level=debug")
 
 
 @pytest.mark.parametrize("form", ["json", "airflow", "cron", "systemd"])
@@ -157,8 +157,70 @@ def test_the_airflow_file_is_python_and_makes_a_dag_for_each_schedule(
 
     lines = ran.stdout.splitlines()
     assert lines[0] == "dag lakehead_lakehead_30_2_any_any_any 30 2 * * * 2"
-    assert lines[1].startswith("task public.cities {% raw %}cd ")
+    rendered = lines[1].replace("{{ '{' }}", "{")
+    assert rendered.startswith(f"task public.cities cd {shlex.quote(str(config.parent))} && ")
+    assert not re.search(r"\{[{%#]", lines[1].replace("{{ '{' }}", ""))
     assert len(lines) == 4
+
+
+def test_a_folder_that_looks_like_a_template_is_none_for_airflow(
+    lakehead: Lakehead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "{% endraw %}{{ 1 }}{# x #}"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    done = dump(lakehead, written(folder, changed(NIGHTLY)), "--plan-format", "airflow")
+
+    [plan] = [line for line in done.out.splitlines() if line.startswith("PLAN_JSON")]
+    assert "{{ '{' }}% endraw %}" in plan
+    commands = [
+        task["command"]
+        for group in json.loads(json.loads(plan.partition("= ")[2]))["groups"]
+        for task in group["tables"]
+    ]
+    assert not [each for each in commands if re.search(r"\{[{%#]", each.replace("{{ '{' }}", ""))]
+
+
+@pytest.mark.parametrize(("schedule", "code"), [("0 0 */2 * mon", 2), ("0 0 1,15 * mon", 0), ("0 0 */2 * *", 0)])
+def test_days_that_airflow_takes_otherwise_than_cron_are_refused_for_it(
+    lakehead: Lakehead, tmp_path: Path, schedule: str, code: int
+) -> None:
+    config = written(tmp_path, changed({("runtime", "orchestration"): {"schedule": schedule}}))
+
+    airflow, cron = (dump(lakehead, config, "--plan-format", form) for form in ("airflow", "cron"))
+
+    assert (airflow.code, cron.code) == (code, 0)
+    assert ("Airflow would take either" in airflow.err) == bool(code)
+
+
+@pytest.mark.parametrize("name", ["a\\%b", "a\\"])
+def test_a_path_with_a_backslash_is_refused_where_it_would_be_read_otherwise(
+    lakehead: Lakehead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = written(folder, changed(NIGHTLY))
+
+    cron = dump(lakehead, config, "--plan-format", "cron")
+    systemd = dump(lakehead, config, "--plan-format", "systemd", "--plan-folder", tmp_path / "units")
+
+    assert (cron.code, cron.out) == (2, "")
+    assert "backslash" in cron.err
+    assert systemd.code == (2 if name.endswith("\\") else 0)
+
+
+def test_pipelines_with_similar_names_have_units_of_their_own(lakehead: Lakehead, tmp_path: Path) -> None:
+    names = set[str]()
+    for pipeline in ("shop a", "shop_a", "shop\ta", "s" * 300, "s" * 301):
+        config = written(tmp_path, changed({**NIGHTLY, ("runtime", "pipeline"): pipeline}))
+        done = dump(lakehead, config, "--plan-format", "systemd", "--plan-folder", tmp_path / "units")
+        assert done.code == 0, done.err
+        names.update(done.out.splitlines())
+
+    assert len(names) == 4 * 5
+    assert systemd_says(*map(Path, names)) == (0, "")
 
 
 def test_tables_without_a_schedule_are_for_hands(lakehead: Lakehead, tmp_path: Path) -> None:
@@ -179,6 +241,8 @@ def test_tables_without_a_schedule_are_for_hands(lakehead: Lakehead, tmp_path: P
         (["--plan-format", "systemd"], "Name a folder for them: --plan-folder"),
         (["--plan-folder", "x"], "--plan-folder is for --plan-format systemd"),
         (["--reload"], "leave out --reload and --load-date"),
+        (["--maintenance-mode", "dry-run"], "leave out --maintenance-mode"),
+        (["--metrics-port", "0"], "leave out --metrics-port and --metrics-file"),
         (["--only-tables", "nowhere"], "The configuration has no table nowhere"),
     ],
 )

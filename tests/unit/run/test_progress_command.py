@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,14 +22,16 @@ from lakehead.run.observe.json_lines import StructuredLogSubscriber, json_line
 from lakehead.run.observe.levels import Level
 from lakehead.run.observe.stack_hash import stack_hash
 from lakehead.run.progress_log import LogFile, Logs, NotAnEvent, parse_line
-from lakehead.run.progress_view import live_view, summary_lines
+from lakehead.run.progress_view import live_view, summary_json, summary_lines
 from lakehead.run.run_progress import Runs
 from lakehead.telemetry.events import (
     Heartbeat,
     RunDone,
     TableDone,
     TableFailed,
+    TableReconciled,
     TableSkipped,
+    TableStale,
     TableStart,
 )
 from tests.unit.run.observe.fake_run import DAY, FakeRun
@@ -279,7 +282,80 @@ def test_a_run_without_heartbeats_is_not_shown_as_running(half_done: tuple[Runs,
     assert any("no heartbeat since" in line for line in summary_lines(runs, last + timedelta(days=1), colour=False))
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 5), (80, 24), (200, 60)])
+def test_a_comparison_with_the_source_is_no_run_that_was_killed(lakehead: Lakehead, tmp_path: Path) -> None:
+    hundred_tables(log := tmp_path / "log.jsonl")
+    with logged(log, run="recon-1") as run:
+        run.emit(TableReconciled(outcome="different", differences={"missing": 1}, seconds=1.0), "public.t1")
+
+    done = lakehead("progress", log, "--json")
+
+    assert [(run["run"], run["state"]) for run in done.json["runs"]] == [("run-7", "failed")]
+    assert done.json["unreadable_lines"] == 0
+
+
+def test_a_stale_table_that_has_not_started_is_not_running() -> None:
+    runs = Runs()
+    run = FakeRun(runs.add)
+    run.start(3)
+    run.emit(TableStale(when="start", by="landing", fresh_at=None, seconds=9.0, max_seconds=1.0), "a")
+    run.begin("b")
+
+    counts = runs.all()[0].status.counts()
+
+    assert (counts.running, counts.waiting) == (1, 2)
+
+
+def test_what_is_left_is_unknown_for_a_silent_run_and_never_negative(half_done: tuple[Runs, datetime]) -> None:
+    runs, last = half_done
+
+    def told(now: datetime) -> dict[str, Any]:
+        document: Any = summary_json(runs, now, garbage=0)
+        [run] = document["runs"]
+        return dict(run)
+
+    silent, early = told(last + timedelta(days=1)), told(last - timedelta(days=1))
+    assert (silent["state"], silent["seconds_left"], silent["seconds"]) == ("silent", None, 21.0)
+    assert (early["state"], early["seconds_left"], early["seconds"]) == ("running", 0.0, 0.0)
+    assert "-" not in rendered(runs, last - timedelta(days=1)).replace("run-7", "").replace("2026-03-01", "")
+
+
+@pytest.mark.parametrize(("slice_", "slices"), [(9, 4), (-3, 4), (1, -1), (2, 0)])
+def test_slices_that_cannot_be_do_not_show_nonsense(slice_: int, slices: int) -> None:
+    runs = Runs()
+    run = FakeRun(runs.add)
+    run.start(2)
+    run.begin("a", slices=4)
+    run.reach("a", slice_, slices, rows=5)
+
+    [found] = runs.all()
+
+    left = found.seconds_left(run.received[-1].at)
+    assert left is None or 0 <= left <= 10
+    rendered(runs, run.received[-1].at)
+
+
+@pytest.mark.slow  # processes of its own
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("options", [[], ["--json"], ["--follow", "--until-done"]])
+def test_what_the_output_cannot_encode_ends_nothing(tmp_path: Path, encoding: str, options: list[str]) -> None:
+    with logged(log := tmp_path / "log.jsonl") as run:
+        run.start(1)
+        fail(run, "a", raised("No answer from Zürich ☃."))
+        run.emit(RunDone(done=0, skipped=0, failed=1, seconds=1.0))
+
+    done = subprocess.run(
+        [LAKEHEAD, "progress", log, *options],
+        env={**WITHOUT_JAVA, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (len(options) // 2, b"")
+    assert b"No answer from Z" in done.stdout
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 3), (40, 5), (80, 24), (200, 60)])
 def test_the_view_fits_the_terminal(width: int, height: int) -> None:
     runs = Runs()
     run = FakeRun(runs.add)

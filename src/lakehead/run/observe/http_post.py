@@ -1,10 +1,11 @@
 """Posts JSON to a URL that may hold a secret: neither errors nor logs show it."""
 
 import http.client
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from lakehead.errors import Misconfigured
@@ -27,8 +28,8 @@ class JsonPost:
         """Raises `Misconfigured` if the URL is not one of HTTP; the message does not show it."""
         if not is_http_url(url):
             raise Misconfigured("A URL to post to must begin with http:// or https:// and name a host. Correct it.")
-        self._url = url
-        self._headers = {"Content-Type": "application/json", "User-Agent": "lakehead", **(headers or {})}
+        self._url, known = _without_user(url)
+        self._headers = {"Content-Type": "application/json", "User-Agent": "lakehead", **known, **(headers or {})}
         self._timeout = timeout
         self._opener = build_opener(_NoRedirects)
 
@@ -36,8 +37,8 @@ class JsonPost:
         """Post the body. Raises `NotSent` unless the receiver answers with a status from 200 to 299."""
         request = Request(self._url, data=body, headers=self._headers, method="POST")  # noqa: S310 - only HTTP, see above
         try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                answer.read(1024)
+            # The status is all that counts: a body could come one byte at a time, for ever.
+            self._opener.open(request, timeout=self._timeout).close()
         except HTTPError as error:
             error.close()
             retried = error.code >= 500 or error.code in RETRIED
@@ -52,6 +53,16 @@ class JsonPost:
             raise NotSent(f"the connection broke ({_reason(error)})") from None
         except ValueError:
             raise NotSent("its URL is not valid", try_again=False) from None
+
+
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without the user and password before its host, and the header that says them instead."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, {}
+    given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    header = {"Authorization": f"Basic {b64encode(given.encode()).decode()}"}
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), header
 
 
 def is_http_url(url: str) -> bool:

@@ -1,10 +1,11 @@
 """Files and streams for log lines, whose failures do not stop a run."""
 
+import fcntl
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol, TextIO
@@ -113,6 +114,31 @@ class AppendOnlyFile:
         """Close the file. Lines are never buffered."""
         self._file.close()
 
+    @property
+    def size(self) -> int:
+        """The bytes in the file, whoever has written them."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def has_its_name(self) -> bool:
+        """Whether the path still leads to this file. Unknown counts as yes."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from this, within the `with`. Does nothing where the file system has no locks."""
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
     def _ends_within_a_line(self) -> bool:
         """Whether a killed process or a full disk has left an incomplete line."""
         there = self.path.stat()
@@ -146,7 +172,7 @@ class LineFile(Protocol):
 class RotatedFile:
     """A log file that is renamed to FILE.1 when a line would make it too large; FILE.1 becomes FILE.2, and so on.
 
-    For one process at a time. If renaming fails, the file goes on growing.
+    Several processes may share it. If renaming fails, the file goes on growing.
     """
 
     def __init__(self, path: Path, rotate_bytes: int, keep_files: int) -> None:
@@ -155,7 +181,6 @@ class RotatedFile:
         self._rotate_bytes = rotate_bytes
         self._keep_files = keep_files
         self._file = AppendOnlyFile(path)
-        self._size = path.stat().st_size
 
     @property
     def name(self) -> str:
@@ -165,25 +190,32 @@ class RotatedFile:
     def write(self, line: str) -> None:
         """Append a line, to a new file if this one is full."""
         size = len(line.encode())
-        if self._size and self._size + size > self._rotate_bytes:
+        if not self._file.has_its_name():
+            self._open_again()  # another process has renamed it
+        if self._file.size and self._file.size + size > self._rotate_bytes:
             self._rotate()
         self._file.write(line)
-        self._size += size
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _rotate(self) -> None:
-        with suppress(OSError):
-            for number in range(self._keep_files - 1, 0, -1):
-                with suppress(FileNotFoundError):
-                    self._numbered(number).replace(self._numbered(number + 1))
-            self._path.replace(self._numbered(1))
+        # Whoever holds the lock of the file that has the name renames it; the others find that it is done.
+        with self._file.locked():
+            if self._file.has_its_name():
+                with suppress(OSError):
+                    for number in range(self._keep_files - 1, 0, -1):
+                        with suppress(FileNotFoundError):
+                            self._numbered(number).replace(self._numbered(number + 1))
+                    self._path.replace(self._numbered(1))
+        self._open_again()
+
+    def _open_again(self) -> None:
         with suppress(Misconfigured):
             opened = AppendOnlyFile(self._path)
             self._file.close()
-            self._file, self._size = opened, self._path.stat().st_size
+            self._file = opened
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

@@ -16,10 +16,15 @@ from lakehead.telemetry.events import (
     TableFailed,
     TableHeldBack,
     TablePlanned,
+    TableReconciled,
     TableSkipped,
+    TableStale,
     TableStart,
     TableStep,
 )
+
+ABOUT_TABLES = (TableStale, TableReconciled)
+"""What is told of tables that need not have started."""
 
 
 class TableOutcome(StrEnum):
@@ -140,7 +145,7 @@ class RunStatus:
                 self.started_at = envelope.at
             elif isinstance(event, RunDone):
                 self.seconds = event.seconds
-            elif table is not None:
+            elif table is not None and (table in self._tables or not isinstance(event, ABOUT_TABLES)):
                 new = TableStatus(table=table, started_at=envelope.at)
                 known = new if isinstance(event, TableStart) else self._tables.get(table, new)
                 self._tables[table] = known.after(event)

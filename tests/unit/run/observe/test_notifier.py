@@ -2,7 +2,10 @@
 
 import json
 import logging
+import socket
 import threading
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -112,6 +115,43 @@ def test_a_receiver_in_trouble_holds_up_no_event_and_is_only_counted(
     assert lost is not None
     assert (lost.count, sent) == (1, 0)
     assert CANARY not in caplog.text + lost.reason
+
+
+def test_an_answer_that_never_ends_holds_up_no_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(answer_for_ever, server)
+
+        JsonPost(f"http://127.0.0.1:{server.getsockname()[1]}/")(b"{}")
+
+        assert closed.result(60)
+
+
+def answer_for_ever(server: socket.socket) -> bool:
+    """Answer with a byte now and then, until the client has gone. Returns whether it has."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(900):  # too few for an answer that is read to its end
+            try:
+                connection.sendall(b"x")
+                connection.settimeout(0.02)
+                if not connection.recv(1):
+                    return True
+            except TimeoutError:
+                pass
+            except OSError:
+                return True
+    return False
+
+
+def test_a_user_and_password_before_the_host_are_sent_as_a_header() -> None:
+    with receiving() as receiver:
+        JsonPost(receiver.url.replace("http://", f"http://us%40er:{CANARY}@"))(b"{}")
+
+    [headers] = receiver.headers
+    assert headers["Authorization"] == f"Basic {b64encode(f'us@er:{CANARY}'.encode()).decode()}"
+    assert CANARY not in headers["Host"]
 
 
 def test_a_refusal_names_the_status_and_no_redirect_is_followed() -> None:

@@ -1,6 +1,7 @@
 """The log's outboxes: files that are rotated, and objects of a store that may be away."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,27 @@ def test_a_full_file_is_renamed_and_the_oldest_are_removed(tmp_path: Path) -> No
 
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert kept == {"log": "line 7....\n", "log.1": "line 6....\n", "log.2": "line 5....\n"}
+
+
+def test_two_runs_that_share_a_file_rotate_it_without_losing_a_line(tmp_path: Path) -> None:
+    one, other = (RotatedFile(tmp_path / "log", 40, keep_files=1_000) for _ in range(2))
+    for number in range(3):
+        one.write(f"one   {number:3} ....\n")
+    other.write("other   0 ....\n")  # the file that it has opened is log.1 by now
+
+    assert (tmp_path / "log").read_text() == "one     2 ....\nother   0 ....\n"
+
+    def write(file: RotatedFile, name: str) -> None:
+        for number in range(4, 200):
+            file.write(f"{name:5} {number:3} ....\n")
+
+    with ThreadPoolExecutor(2) as pool:
+        wait([pool.submit(write, one, "one"), pool.submit(write, other, "other")])
+    for file in (one, other):
+        file.close()
+    lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert len(lines) == len(set(lines)) == 4 + 2 * 196
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 60
 
 
 def test_lines_become_numbered_objects_and_wait_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
