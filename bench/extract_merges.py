@@ -20,6 +20,9 @@ from bench.turns import alternate
 MERGES = 10
 """How many merges a mirror has had when reading it is compared with reading a fresh one."""
 
+GROWTH = {Changed.RANGE: "keys in one range", Changed.SPREAD: "spread keys"}
+"""One range first: files of spread keys, from merges before it, would have to be opened for it too."""
+
 Seconds = Mapping[str, float]
 
 
@@ -137,13 +140,10 @@ class WarmParts:
             self.source.change(turn, changed)
             large.change(turn, changed)
 
-        for changed, words in GROWTH.items():  # one range first: files of spread keys would have to be opened for it
+        for changed, words in GROWTH.items():
             alternate(
                 self.results, self.turns, partial(change, changed), [partial(merge, size, words) for size in sides]
             )
-
-
-GROWTH = {Changed.RANGE: "keys in one range", Changed.SPREAD: "spread keys"}
 
 
 @contextmanager
