@@ -107,7 +107,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
         type=int,
         help=f"size of the larger one, which end_to_end and merge_growth use; {TIMES_LARGER} times",
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, help="measure only these; figures need both of their sides")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        help="measure only these parts; a figure needs both of its sides",
+    )
     parser.add_argument("--turns", type=int, default=TURNS, help="how often each is measured; medians are told")
     parser.add_argument("--keep", action="store_true", help="append machine, date, versions and figures to RESULTS.md")
     given = parser.parse_args(arguments and [*arguments])
