@@ -83,8 +83,8 @@ bench-landing: $(READY) ## Measure landings against bare tasks, Spark's own appe
 bench-upkeep: $(READY) ## Measure 2,000 landings with upkeep beside them: times, metadata, files (5 minutes)
 	@$(BIN)/python -m bench.upkeep
 
-bench-extract: $(READY) ## Measure loads from PostgreSQL against COPY, Spark and other tools (long)
-	@$(BIN)/python -m bench.extract
+bench-extract: $(READY) ## Measure loads, merges and start-up against COPY, Spark and other tools (40 minutes; KEEP=1 keeps the result)
+	@$(BIN)/python -m bench.extract $(if $(KEEP),--keep)
 
 bench-buffer: $(READY) ## Measure the buffer: rates, delays, contention, memory (8 minutes)
 	@$(BIN)/python -m bench.buffer

@@ -20,15 +20,25 @@ def check(who: str, found: Sums, wanted: Sums) -> None:
         raise Different(f"{who} wrote {found}, and the source has {wanted}.")
 
 
-def written(warehouse: Path, table: str) -> Sums:
-    """What the Iceberg table whose folder has this name holds, wherever it is below the warehouse."""
+def newest(warehouse: Path, table: str) -> StaticTable:
+    """The Iceberg table whose folder has this name, as it is now, wherever it is below the warehouse."""
     found = [path for path in warehouse.rglob("*.metadata.json") if path.parent.parent.name == table]
     if not found:
         raise Different(f"There is no Iceberg table {table} below {warehouse}.")
     # Metadata files are numbered: the highest is the newest.
-    newest = max(found, key=lambda path: (_number(path), path.stat().st_mtime_ns))
-    scan = StaticTable.from_metadata(str(newest)).scan(selected_fields=("quantity", "price"))
-    return sums(scan.to_arrow_batch_reader())
+    return StaticTable.from_metadata(str(max(found, key=lambda path: (_number(path), path.stat().st_mtime_ns))))
+
+
+def written(warehouse: Path, table: str) -> Sums:
+    """What the Iceberg table whose folder has this name holds."""
+    return sums(newest(warehouse, table).scan(selected_fields=("quantity", "price")).to_arrow_batch_reader())
+
+
+def check_merged_in_arrow(warehouse: Path, table: str) -> None:
+    """Raise `Different` if the table's newest snapshot was made by Spark's MERGE, to which merges fall back."""
+    snapshot = newest(warehouse, table).current_snapshot()
+    if snapshot is None or snapshot.summary is None or snapshot.summary["engine-name"] is not None:
+        raise Different(f"The last merge into {table} was Spark's MERGE: what was measured is not Lakehead's own.")
 
 
 def sums(batches: pa.RecordBatchReader) -> Sums:

@@ -9,9 +9,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from bench.extract_checks import written
+from bench.extract_checks import newest, written
 from bench.extract_process import Ran, run
 from bench.extract_source import TABLE, Shop, Sums
 from lakehead.run.environment import spark_settings
@@ -32,26 +33,62 @@ class Loaded:
     sums: Sums
 
 
-def ingestr(shop: Shop) -> Loaded | None:
-    """The whole table into Iceberg in a local folder, catalogued in SQLite; none if the tool cannot be had."""
-    environment = _environment("ingestr", INGESTR)
-    if environment is None:
-        return None
-    with tempfile.TemporaryDirectory(prefix="lakehead-bench-ingestr-") as folder:
+class Ingestr:
+    """A lakehouse of ingestr's: Iceberg in a local folder, catalogued in SQLite."""
+
+    def __init__(self, program: Path, shop: Shop, folder: Path) -> None:
+        self._program, self._shop, self._folder = program, shop, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self) -> tuple[Ran, float]:
+        """Load the whole table: what the run cost, and the seconds that the tool itself tells."""
+        return self._run()
+
+    def merge(self, since: datetime, upto: datetime) -> tuple[Ran, float]:
+        """Merge what has changed in this interval, without which it takes many times as long."""
+        return self._run(
+            *("--incremental-strategy", "merge", "--incremental-key", "updated_at", "--primary-key", "id"),
+            *("--interval-start", since.isoformat(), "--interval-end", upto.isoformat()),
+        )
+
+    def sums(self) -> Sums:
+        """What the table holds, as PyIceberg reads it; it refuses a table with equality deletes."""
+        return written(self._folder / "warehouse", TABLE)
+
+    def metadata(self) -> str:
+        """The newest metadata file of the table."""
+        return newest(self._folder / "warehouse", TABLE).metadata_location
+
+    def _run(self, *how: str) -> tuple[Ran, float]:
         ran = run(
             [
-                *(str(environment / "bin" / "ingestr"), "ingest", "--yes", "--progress", "log"),
-                *("--source-uri", f"{shop.url}?sslmode=disable", "--source-table", f"public.{TABLE}"),
-                *("--dest-uri", f"iceberg+sqlite://{folder}/catalog.db?warehouse_path={folder}/warehouse"),
-                *("--dest-table", f"lake.{TABLE}", "--no-load-timestamp"),
+                *(str(self._program), "ingest", "--yes", "--progress", "log", "--no-load-timestamp"),
+                *("--source-uri", f"{self._shop.url}?sslmode=disable", "--source-table", f"public.{TABLE}"),
+                *("--dest-uri", f"iceberg+sqlite://{self._folder}/catalog.db?warehouse_path={self._folder}/warehouse"),
+                *("--dest-table", f"lake.{TABLE}", *how),
             ],
-            Path(folder),
+            self._folder,
         )
         told = re.search(r"Duration[^0-9]*(?:([0-9]+)m)?([0-9.]+)s", ran.output)
         if told is None:
             raise ValueError(f"ingestr did not say how long it took: {ran.output[-1000:]}")
-        seconds = int(told[1] or 0) * 60 + float(told[2])
-        return Loaded(ran, seconds, written(Path(folder, "warehouse"), TABLE))
+        return ran, int(told[1] or 0) * 60 + float(told[2])
+
+
+def ingestr_in(shop: Shop, folder: Path) -> Ingestr | None:
+    """A lakehouse of ingestr's in a folder; none, with a sentence, if the tool cannot be had."""
+    environment = _environment("ingestr", INGESTR)
+    return None if environment is None else Ingestr(environment / "bin" / "ingestr", shop, folder)
+
+
+def ingestr(shop: Shop) -> Loaded | None:
+    """The whole table; none if the tool cannot be had."""
+    with tempfile.TemporaryDirectory(prefix="lakehead-bench-ingestr-") as folder:
+        lake = ingestr_in(shop, Path(folder))
+        if lake is None:
+            return None
+        ran, seconds = lake.load()
+        return Loaded(ran, seconds, lake.sums())
 
 
 def dlt(shop: Shop) -> Loaded | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 EVERY = 0.2
@@ -26,12 +27,14 @@ class Ran:
     """The most that all its processes held together: resident pages, those that several share counted once (PSS)."""
 
     output: str
+    began_at: datetime
+    """When the process was started."""
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Ran:
     """Run a program in a folder until it exits. Raises `OSError` with its last words if it fails."""
     with tempfile.TemporaryFile() as output:
-        began = time.perf_counter()
+        began, began_at = time.perf_counter(), datetime.now(UTC)
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -55,7 +58,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
         said = output.read().decode(errors="replace")
     if code:
         raise OSError(f"{Path(command[0]).name} ended with code {code}: {said[-3000:]}")
-    return Ran(took, watch.peak / 2**20, said)
+    return Ran(took, watch.peak / 2**20, said, began_at)
 
 
 class _Watch(threading.Thread):

@@ -5,9 +5,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import psycopg
 
@@ -23,6 +26,7 @@ COLUMNS = (
     "price numeric(12,2) NOT NULL, paid boolean NOT NULL, updated_at timestamptz NOT NULL, day date NOT NULL, "
     "status text NOT NULL, note text NOT NULL"
 )
+NAMES = ("id", "customer", "product", "quantity", "price", "paid", "updated_at", "day", "status", "note")
 # The same numbers give the same rows; what follows from a row's number alone looks mixed, and is not sorted by it.
 _ROWS = """
 SELECT n, m % 100000, (m % 5000)::int, (m % 9 + 1)::int, (m % 100000000) / 100.0, m % 2 = 0,
@@ -32,6 +36,21 @@ FROM generate_series({first}::bigint, {last}::bigint) AS n, LATERAL (SELECT n * 
 """
 
 UPDATES, INSERTS = 100_000, 50_000
+"""What `Shop.change` changes at most; of a small table less: a thirtieth of its rows, and half as many."""
+
+WARM_UP_ROWS = 1_000
+RANGES = 20
+"""Into so many ranges of keys the table is cut, one of which is changed at a time."""
+
+
+class Changed(Enum):
+    """Which rows `Shop.change` changes."""
+
+    SPREAD = "spread"
+    """Updates all over the table, other rows in each turn, and inserts."""
+
+    RANGE = "range"
+    """As many updates as those updates and inserts together, of keys that follow each other; others in each turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +89,37 @@ class Shop:
             raise LookupError("The source has no rows.")
         return Sums(found[0], int(found[1]), found[2])
 
-    def change(self) -> str:
-        """Update rows all over both tables and insert new ones, and tell since when: what a later run has to merge."""
+    def change(self, turn: int = 0, changed: Changed = Changed.SPREAD) -> datetime:
+        """Change rows of both tables, and tell since when: what a later run has to merge."""
+        since = self.now()
         with self.connect() as connection:
-            since = connection.execute("SELECT clock_timestamp()::text").fetchone()
-            for table, updates, inserts in ((TABLE, UPDATES, INSERTS), (WARM_UP, 100, 50)):
-                found = connection.execute(f"SELECT max(id) + 1 FROM {table}").fetchone()  # noqa: S608 - ours
-                rows = found[0] if found else 0
-                step = max(1, rows // updates)
+            for table, rows in ((TABLE, self.rows), (WARM_UP, WARM_UP_ROWS)):
+                updates = min(UPDATES, rows // 30)
+                inserts = min(INSERTS, rows // 60)
+                step, first = rows // updates, turn * 7 % RANGES * rows // RANGES
+                where = {
+                    Changed.SPREAD: f"id % {step} = {turn % step} AND id < {step * updates}",
+                    Changed.RANGE: f"id >= {first} AND id < {first + updates + inserts}",
+                }
                 connection.execute(
-                    f"UPDATE {table} SET quantity = quantity + 1, price = price + 1, updated_at = clock_timestamp() "  # noqa: S608 - ours
-                    f"WHERE id % {step} = 0 AND id < {step * updates}"
+                    "UPDATE "  # noqa: S608 - ours
+                    f"{table} SET quantity = quantity + 1, price = price + 1, updated_at = clock_timestamp() "
+                    f"WHERE {where[changed]}"
                 )
-                connection.execute(f"INSERT INTO {table} {_ROWS.format(first=rows, last=rows + inserts - 1)}")
-                connection.execute(f"UPDATE {table} SET updated_at = clock_timestamp() WHERE id >= {rows}")  # noqa: S608 - ours
-        if since is None:
+                if changed is Changed.SPREAD:
+                    found = connection.execute(f"SELECT max(id) + 1 FROM {table}").fetchone()  # noqa: S608 - ours
+                    end = found[0] if found else 0
+                    connection.execute(f"INSERT INTO {table} {_ROWS.format(first=end, last=end + inserts - 1)}")
+                    connection.execute(f"UPDATE {table} SET updated_at = clock_timestamp() WHERE id >= {end}")  # noqa: S608 - ours
+        return since
+
+    def now(self) -> datetime:
+        """The server's time."""
+        with self.connect() as connection:
+            found = connection.execute("SELECT clock_timestamp()").fetchone()
+        if found is None:
             raise LookupError("The source does not tell its time.")
-        return str(since[0])
+        return cast("datetime", found[0])
 
     def copied(self, ranges: int) -> float:
         """Seconds in which clients read the whole table by binary COPY and throw it away, side by side."""
@@ -131,7 +164,7 @@ def shop(rows: int) -> Iterator[Shop]:
         with made.connect() as connection:
             connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
             connection.execute(f"CREATE TABLE {WARM_UP} ({COLUMNS})")
-            connection.execute(f"INSERT INTO {WARM_UP} {_ROWS.format(first=0, last=999)}")
+            connection.execute(f"INSERT INTO {WARM_UP} {_ROWS.format(first=0, last=WARM_UP_ROWS - 1)}")
             connection.execute(f"INSERT INTO {TABLE} {_ROWS.format(first=0, last=rows - 1)}")
             connection.execute(f"CREATE INDEX ON {TABLE} (updated_at)")
             connection.execute(
