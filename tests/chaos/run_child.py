@@ -20,7 +20,9 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from lakehead.extract.file_table_sink import FileTableSink
 from lakehead.extract.iceberg_table_sink import IcebergTableSink
+from lakehead.lake.filesink.file_sink import FileSink
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
@@ -64,11 +66,19 @@ def watch(reach: Callable[[str], None]) -> None:
         with at(f"publish {self.name.partition('.')[0]}"):
             return await publish(self, staged, head)
 
+    steps = [
+        ("write_raw", "load"),
+        ("finalize_full", "finalize"),
+        ("stage_incremental_slice", "slice"),
+        ("commit_incremental", "merge"),
+    ]
     places: list[tuple[type, str, str]] = [
         (SlicePlans, "save", "plan"),
-        (IcebergTableSink, "stage_incremental_slice", "slice"),
-        (IcebergTableSink, "commit_incremental", "merge"),
+        *((sink, method, step) for sink in (IcebergTableSink, FileTableSink) for method, step in steps),
+        (FileSink, "stage", "stage"),
+        (FileSink, "publish", "publish"),
         (ProgressRecords, "advance", "mark"),
+        (ProgressRecords, "mark_days", "day"),
     ]
     for owner, method, step in places:
         setattr(owner, method, watched(getattr(owner, method), step))

@@ -44,10 +44,10 @@ from lakehead.lake.landing import Landing, NewWatermark, Unit
 from lakehead.lake.merge import MergeStager
 from lakehead.lake.merge_lane import LaneStager
 from lakehead.lake.merged_files import MergedFiles
-from lakehead.lake.ports import Overtaken, Staged
+from lakehead.lake.ports import AuditFailed, Overtaken, Staged
 from lakehead.lake.protocol import Audit
 from lakehead.lake.raw_floor import floor_of
-from lakehead.lake.staged_rows import Change, NewFiles
+from lakehead.lake.staged_rows import Branch, Change, NewFiles
 from lakehead.lake.stagers import StagingFailed
 from lakehead.spark.names import quoted
 from lakehead.state.model import Mark, Watermark
@@ -147,11 +147,14 @@ class IcebergTableSink:
         """Write the mirror or the final table anew from raw, up to the slice that it had; `unit` is a name of its own.
 
         `rule` is None for a table that is loaded in full. A table that does not exist is created. Raises `Overtaken` if
-        another run has published meanwhile, and `Misconfigured` if raw lacks rows that retention has removed.
+        another run has published meanwhile, and `Misconfigured` if raw lacks rows that retention has removed, or that
+        it had before it was rolled back, or dropped and made anew.
         """
         raw, published = progress.raw, progress.published
         if raw is None or raw.slice is None:
             raise Misconfigured(f"The raw table of {self._settings.name} is empty. Load it first.")
+        if published is not None and (raw.generation, raw.slice) < (published.generation, published.slice or 0):
+            raise Misconfigured(self._raw_lacks(f"its last slice is {raw.slice}, and {published.slice} was published"))
         if self._out is None:
             self._ensure(assign_fresh_schema_ids(self._made(self._raw).seen().schema()))
         # Not beyond what readers have: a reload may have landed a part of a new generation.
@@ -162,7 +165,7 @@ class IcebergTableSink:
             statement: Statement = partial(overwrite, rows=rows, conditions=whole_keys(keys))
         else:
             statement = partial(overwrite_newest, rows=self._rows(upto, after=0), rule=rule)
-        return self._land_out(upto, f"rebuild/{unit}", statement, published, again=True)
+        return self._land_out(upto, f"rebuild/{unit}", statement, published, [self._check_raw_has_rows], again=True)
 
     def close(self) -> None:
         """Close the catalog."""
@@ -341,6 +344,24 @@ class IcebergTableSink:
             detail=detail,
         )
         return replace(progress, written=written)
+
+    def _check_raw_has_rows(self, staged: Staged[Branch]) -> None:
+        """An audit of a rebuild: a raw table that was made anew has none of the rows that readers still see."""
+        out = self._made(self._out)
+        before, after = (
+            int(self._summary(out, snapshot).get("total-records", "0"))
+            for snapshot in (out.seen().metadata.current_snapshot_id, staged.rows.head)
+        )
+        if before and not after:
+            raise AuditFailed(self._raw_lacks("it holds none of the slices that were published"))
+
+    def _raw_lacks(self, reason: str) -> str:
+        out = self._out_place or self._raw_place
+        return (
+            f"The raw table {self._raw_place.name} lacks rows that {out.name} has: {reason}, as after a rollback, or "
+            f"after it was dropped and made anew. {out.name} was not changed. Load the table first: lakehead run "
+            f"CONFIG --only-tables {self._settings.name}"
+        )
 
     def _check_not_emptied(self, staged: Staged[NewFiles]) -> None:
         current = self._made(self._raw).seen().metadata.current_snapshot_id

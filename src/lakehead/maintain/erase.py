@@ -75,8 +75,10 @@ def held(iceberg: Iceberg, key: Key) -> Held:
     )
 
 
-def erase_from_raw(table: IcebergTable, key: Key, ids: Ids) -> Held:
-    """Erase a key's rows from a table that is only appended to. Returns what was erased.
+def erase_without_landing(table: IcebergTable, key: Key, ids: Ids) -> Held:
+    """Erase a key's rows from a table in which nothing has landed. Returns what was erased.
+
+    Not from others: the last landing keeps its snapshot from expiring, and with it the files that hold the rows.
 
     Raises `Unavailable` if landings committed first at every attempt, and `OutcomeUnknown`.
     """
@@ -98,7 +100,10 @@ def erase_from_raw(table: IcebergTable, key: Key, ids: Ids) -> Held:
 
 @dataclass(slots=True)
 class EraseStager:
-    """Stages a table's files without the rows of a key. A landing of its own, so that merges in progress start over."""
+    """Stages a table's files without the rows of a key.
+
+    A landing of its own, so that landings in progress start over, and so that the snapshots before it may expire.
+    """
 
     table: IcebergTable
     key: Key

@@ -4,10 +4,11 @@ So a dry run, which plans each step for the table as it is, lists what is then d
 branches go, manifests are rewritten, raw retention removes old slices, data files are compacted.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakehead.clock import Clock
+from lakehead.errors import Misconfigured
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import SnapshotId
 from lakehead.lake.ledger import StoreLedger
@@ -56,71 +57,71 @@ class TableMaintenance:
         return bool(self.compaction or self.rewritten_manifests)
 
 
-async def plan_maintenance(
-    table: IcebergTable,
-    progress: Progress,
-    ledger: StoreLedger,
-    clock: Clock,
-    *,
-    settings: MaintenanceSettings,
-    retention: RawRetention | None = None,
-) -> TableMaintenance:
-    """What maintenance would do to the table as it is now. Changes nothing. Raises as `expire` and `sweep` do."""
-    expired = await expire(table, progress, ledger, clock, limits=settings.expiry, dry_run=True)
-    swept = await sweep(table, clock, older_than=settings.orphans_older_than, dry_run=True)
-    manifests = manifests_of_main(table.load())
-    old = remove_old_slices(table, retention, dry_run=True) if retention else RawRemoved()
-    return TableMaintenance(
-        expired_snapshots=expired.snapshots,
-        expired_files=expired.files,
-        orphan_files=swept.files,
-        orphan_bytes=swept.bytes,
-        stray_branches=swept.branches,
-        rewritten_manifests=manifests if len(manifests) >= settings.many_manifests else (),
-        raw_retention=old,
-        compaction=_planned(table, settings, old),
-    )
+@dataclass(slots=True, kw_only=True)
+class TableMaintainer:
+    """Does all maintenance of one table, or plans it."""
 
+    table: IcebergTable
+    progress: Progress
+    ledger: StoreLedger
+    clock: Clock
+    settings: MaintenanceSettings
+    retention: RawRetention | None = None
+    done: TableMaintenance = field(default_factory=TableMaintenance)
+    """What was done up to now, or what would be: also after an error."""
 
-async def maintain_table(
-    table: IcebergTable,
-    progress: Progress,
-    ledger: StoreLedger,
-    clock: Clock,
-    *,
-    settings: MaintenanceSettings,
-    retention: RawRetention | None = None,
-    compactor: Compactor | None = None,
-) -> TableMaintenance:
-    """Do all maintenance of the table, beside landings. Returns what was done.
+    refused: list[Misconfigured] = field(default_factory=list)
+    """Why steps were left out that the table's settings or place do not allow. The other steps were done."""
 
-    `compactor` may be None if the plan says that Spark has nothing to do. Raises as the steps do; what was done before
-    an error stays done.
-    """
-    expired = await expire(table, progress, ledger, clock, limits=settings.expiry)
-    swept = await sweep(table, clock, older_than=settings.orphans_older_than)
-    manifests = manifests_of_main(table.load())
-    if compactor is not None and len(manifests) >= settings.many_manifests:
-        await compactor.rewrite_manifests(table)
-    else:
-        manifests = ()
-    old = remove_old_slices(table, retention) if retention else RawRemoved()
-    compaction = Compaction()
-    if compactor is not None and (planned := _planned(table, settings, old)):
-        compaction = await compactor.rewrite(table, planned)
-    return TableMaintenance(
-        expired_snapshots=expired.snapshots,
-        expired_files=expired.files,
-        orphan_files=swept.files,
-        orphan_bytes=swept.bytes,
-        stray_branches=swept.branches,
-        rewritten_manifests=manifests,
-        raw_retention=old,
-        compaction=compaction,
-    )
+    async def plan(self) -> None:
+        """Find what maintenance would do to the table as it is now. Changes nothing. Raises as the steps do."""
+        await self._remove(dry_run=True)
+        manifests, old = self._many_manifests(), self._old_slices(dry_run=True)
+        planned = self._planned(old)
+        self.done = replace(self.done, rewritten_manifests=manifests, raw_retention=old, compaction=planned)
 
+    async def maintain(self, compactor: Compactor | None = None) -> None:
+        """Do all maintenance, beside landings.
 
-def _planned(table: IcebergTable, settings: MaintenanceSettings, old: RawRemoved) -> Compaction:
-    if not settings.compact:
-        return Compaction()
-    return plan_compaction(table.load(), min_input_files=settings.min_input_files, without=old.files)
+        `compactor` may be None if the plan says that Spark has nothing to do. Raises as the steps do; what was done
+        before an error stays done.
+        """
+        await self._remove(dry_run=False)
+        if compactor is not None and (manifests := self._many_manifests()):
+            await compactor.rewrite_manifests(self.table)
+            self.done = replace(self.done, rewritten_manifests=manifests)
+        old = self._old_slices(dry_run=False)
+        self.done = replace(self.done, raw_retention=old)
+        if compactor is not None and (planned := self._planned(old)):
+            self.done = replace(self.done, compaction=await compactor.rewrite(self.table, planned))
+
+    async def _remove(self, *, dry_run: bool) -> None:
+        """Expire snapshots, and remove orphan files and stray branches."""
+        table, settings = self.table, self.settings
+        try:
+            expired = await expire(
+                table, self.progress, self.ledger, self.clock, limits=settings.expiry, dry_run=dry_run
+            )
+            self.done = replace(self.done, expired_snapshots=expired.snapshots, expired_files=expired.files)
+        except Misconfigured as error:
+            self.refused.append(error)
+        try:
+            swept = await sweep(table, self.clock, older_than=settings.orphans_older_than, dry_run=dry_run)
+            self.done = replace(
+                self.done, orphan_files=swept.files, orphan_bytes=swept.bytes, stray_branches=swept.branches
+            )
+        except Misconfigured as error:
+            if str(error) not in map(str, self.refused):
+                self.refused.append(error)
+
+    def _many_manifests(self) -> tuple[str, ...]:
+        manifests = manifests_of_main(self.table.load())
+        return manifests if len(manifests) >= self.settings.many_manifests else ()
+
+    def _old_slices(self, *, dry_run: bool) -> RawRemoved:
+        return remove_old_slices(self.table, self.retention, dry_run=dry_run) if self.retention else RawRemoved()
+
+    def _planned(self, old: RawRemoved) -> Compaction:
+        if not self.settings.compact:
+            return Compaction()
+        return plan_compaction(self.table.load(), min_input_files=self.settings.min_input_files, without=old.files)

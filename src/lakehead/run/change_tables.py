@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table as Iceberg
 
 from lakehead.errors import Misconfigured
 from lakehead.lake.stagers import filesystem_of
 from lakehead.lake.tables import ensure_namespace
-from lakehead.maintain.find_tables import NAME_PROPERTY, drop_mark
+from lakehead.maintain.find_tables import NAME_PROPERTY, drop_mark, find_tables
 from lakehead.state.state import State
 
 
@@ -30,6 +31,15 @@ def drop_table(catalog: Catalog, name: str, state: State) -> bool:
     catalog.drop_table(name)
     state.landings.forget(uuid)
     return True
+
+
+def others_in_folder(table: Iceberg) -> list[str]:
+    """Other tables, not dropped, whose metadata is in or below a table's folder, as after a rename: names, or uuids."""
+    filesystem, folder = filesystem_of(table, table.location())
+    others = [
+        one for one in find_tables(filesystem, folder) if one.uuid != str(table.metadata.table_uuid) and not one.dropped
+    ]
+    return sorted({one.newest({}).name or one.uuid for one in others})
 
 
 def check_rename(catalog: Catalog, table: str, new: str, moves: Sequence[tuple[str, str]]) -> None:

@@ -33,7 +33,7 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Erase all rows of one key from raw, then from the mirror or final table.
+    """Erase all rows of one key from raw, then from the mirror or final table. After a crash run it again.
 
     Loads may run meanwhile; what they have staged is read again. Older snapshots keep the rows until they expire; this
     and what else cannot be reached is printed. Starts no Spark session.
@@ -48,6 +48,7 @@ def erase(
     from lakehead.run.configured_tables import iceberg_tables_of, named_table, wiring_of  # noqa: PLC0415 - see above
 
     wiring = wiring_of(config)
+    _check_not_in_files(wiring, table)
     with ExitStack() as opened:
         chosen = named_table(opened.enter_context(iceberg_tables_of(wiring)), table)
         ledger = wiring.open_ledger()
@@ -64,8 +65,9 @@ def erase(
         found = {each.name: held(each.load(), keys[each.name]) for each in there}
         for name, holds in found.items():
             typer.echo(f"{name}: {_counted(holds)} {'would be' if dry_run else 'will be'} erased")
-        if not dry_run and any(found.values()):
-            if not yes:
+        if not dry_run:
+            # Also if nothing was found: a merge that has read the key before it was erased from raw starts over then.
+            if any(found.values()) and not yes:
                 typer.confirm(f"Erase {', '.join(key)} from {table}? This cannot be undone.", abort=True)
             for name, holds in _erase(wiring, ledger, raw, out, keys):
                 typer.echo(f"{name}: {_counted(holds)} erased")
@@ -80,31 +82,31 @@ def _erase(
     out: "IcebergTable | None",
     keys: "Mapping[str, Key]",
 ) -> "Iterator[tuple[str, Held]]":
-    from lakehead.maintain.erase import erase_from_raw  # noqa: PLC0415 - see `erase`
+    from lakehead.maintain.erase import held  # noqa: PLC0415 - see `erase`
     from lakehead.maintain.sweep import move_sweep_tag  # noqa: PLC0415 - see `erase`
-    from lakehead.run.erase_landing import erase_from_published  # noqa: PLC0415 - see `erase`
+    from lakehead.run.erase_landing import erase_as_landing  # noqa: PLC0415 - see `erase`
 
     clock, ids = SystemClock(), RandomIds()
-    # Raw first: what merges into the mirror afterwards is read from a raw without the key.
-    if raw is not None:
-        asyncio.run(move_sweep_tag(raw))
-        yield raw.name, erase_from_raw(raw, keys[raw.name], ids)
-    if out is not None:
-        asyncio.run(move_sweep_tag(out))
-        with wiring.open_state(clock, ids) as state:
-            yield (
-                out.name,
-                erase_from_published(
-                    out,
-                    keys[out.name],
-                    ledger=ledger,
-                    state=state,
-                    pipeline=wiring.config.runtime.pipeline,
-                    clock=clock,
-                    ids=ids,
-                    random=system_random(),
-                ),
+    with wiring.open_state(clock, ids) as state:
+        # Raw first: what merges into the mirror afterwards is read from a raw without the key.
+        for table in (raw, out):
+            if table is None:
+                continue
+            asyncio.run(move_sweep_tag(table))
+            if table is raw and not (lacks := held(table.load(), keys[table.name])):
+                yield table.name, lacks
+                continue
+            erased = erase_as_landing(
+                table,
+                keys[table.name],
+                ledger=ledger,
+                state=state,
+                pipeline=wiring.config.runtime.pipeline,
+                clock=clock,
+                ids=ids,
+                random=system_random(),
             )
+            yield table.name, erased
 
 
 def _parsed(key: "Sequence[str]") -> dict[str, str]:
@@ -117,6 +119,18 @@ def _parsed(key: "Sequence[str]") -> dict[str, str]:
             raise Misconfigured(f"The key column {name!r} is given twice. One key is erased at a time.")
         given[name] = value
     return given
+
+
+def _check_not_in_files(wiring: "Wiring", table: str) -> None:
+    from lakehead.run.config.connections import FileSinkConfig  # noqa: PLC0415 - see `erase`
+
+    for each in wiring.config.tables:
+        if each.full_name == table and isinstance(wiring.config.sink_of(each), FileSinkConfig):
+            folders = " and ".join(wiring.staging_roots([each]))
+            raise Misconfigured(
+                f"The table {table} is kept in a file sink, whose files are never rewritten. Delete the rows by hand, "
+                f"in every directory below {folders}."
+            )
 
 
 def _columns(chosen: "ConfiguredTable", table: "IcebergTable", given: dict[str, str]) -> dict[str, str]:
@@ -148,6 +162,10 @@ def _unreachable(wiring: "Wiring", chosen: "ConfiguredTable", tables: "Sequence[
                 f"{len(older)} older snapshots of {table.name}, until they expire: lakehead maintain expire "
                 f"{table.name} --older-than 0s --config FILE"
             )
+        yield (
+            f"files of {table.name} that nobody has published, as after a crash, until they are swept: lakehead "
+            f"maintain sweep {table.name} --older-than 0s --config FILE (when no load runs)"
+        )
         if others := sorted(name for name in metadata.refs if name != "main" and not name.startswith("lakehead-")):
             yield f"branches and tags of {table.name}, which keep snapshots: {', '.join(others)}"
     if any(isinstance(sink, FileSinkConfig) for sink in wiring.config.sinks.values()):
@@ -155,4 +173,5 @@ def _unreachable(wiring: "Wiring", chosen: "ConfiguredTable", tables: "Sequence[
     yield f"the source of {chosen.config.full_name}: a load brings the key back while the source has it"
     if wiring.config.pipelines:
         yield "dead letters, queues and accepted batches of pipelines"
+    yield "logs and the state's history, which may quote a value that could not be loaded"
     yield "backups and copies of the lakehouse"

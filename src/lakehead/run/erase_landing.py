@@ -1,4 +1,4 @@
-"""Erases a key from a mirror or final table, as a landing: merges that read the key before are then made anew."""
+"""Erases a key from a table as a landing: what was read before, in raw or in the source, is then read anew."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from lakehead.lake.ports import Overtaken
 from lakehead.lake.protocol import Lander, fence
 from lakehead.lake.state_progress import StateProgress
 from lakehead.lake.table_leases import StateTableLeases
-from lakehead.maintain.erase import EraseStager, Held, Key
+from lakehead.maintain.erase import EraseStager, Held, Key, erase_without_landing
 from lakehead.retry import Backoff
 from lakehead.state.owners import owner_named
 from lakehead.state.state import State
@@ -21,7 +21,7 @@ from lakehead.state.state import State
 TRIES = 10
 
 
-def erase_from_published(
+def erase_as_landing(
     table: IcebergTable,
     key: Key,
     *,
@@ -32,7 +32,7 @@ def erase_from_published(
     ids: Ids,
     random: Random,
 ) -> Held:
-    """Erase a key's rows from a table that is merged or overwritten. Returns what was erased.
+    """Erase a key's rows from a table. Returns what was erased.
 
     It is a landing even if the table lacks the key: its watermark then names another snapshot, so a merge in progress,
     which may have read the key from raw, cannot publish. Raises `Unavailable` if loads were faster at every attempt.
@@ -43,7 +43,7 @@ def erase_from_published(
         asyncio.run(fence(table, progress, ledger))
         mark = state.progress.watermark(table.uuid)
         if mark is None:
-            return Held()  # nothing has landed in it
+            return erase_without_landing(table, key, ids)
         unit = Unit(f"erase/{ids.uuid()}", mark.generation)
         stager = EraseStager(table, key, ids)
         lander: Lander[Any] = Lander(

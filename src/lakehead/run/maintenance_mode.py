@@ -6,13 +6,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from lakehead.clock import Clock
-from lakehead.errors import LakeheadError
+from lakehead.extract.iceberg_tables import Place
 from lakehead.extract.iceberg_view import shown_slice
 from lakehead.extract.modes import MODES
 from lakehead.extract.table_settings import Finalize
@@ -28,20 +30,14 @@ from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.compaction import Compactor
 from lakehead.maintain.expiry import ExpiryLimits
 from lakehead.maintain.raw_retention import RawRetention, load_dates_before
-from lakehead.maintain.table_maintenance import (
-    MaintenanceSettings,
-    TableMaintenance,
-    maintain_table,
-    plan_maintenance,
-)
+from lakehead.maintain.table_maintenance import MaintenanceSettings, TableMaintainer, TableMaintenance
 from lakehead.run.config.connections import FileSinkConfig
 from lakehead.run.config.table_config import TableConfig
-from lakehead.run.error_messages import error_message
+from lakehead.run.error_messages import error_message, open_errors_as
 from lakehead.run.rebuild_mode import rebuild_from_raw
 from lakehead.run.wiring import Wiring
 from lakehead.spark.jobs import all_progress
 from lakehead.spark.names import quoted
-from lakehead.spark.reasons import SPARKS_ERRORS
 from lakehead.state.owners import owner_named
 from lakehead.state.state import State
 
@@ -91,8 +87,8 @@ class Maintenance:
                 found["results"] += self._staging(table, dry_run=mode is MaintenanceMode.DRY_RUN)
             else:
                 found["results"] += self._iceberg(table, dry_run=mode is MaintenanceMode.DRY_RUN)
-        except (LakeheadError, OSError, *SPARKS_ERRORS) as error:
-            found["error"] = error_message(error, self.config_file)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a table must not stop the others
+            found["error"] = self._told(error)
         return found
 
     def _staging(self, table: TableConfig, *, dry_run: bool) -> list[JsonValue]:
@@ -116,45 +112,62 @@ class Maintenance:
             return []
         raw_place, out_place = self.wiring.places_of(table)
         ledger = self.wiring.open_ledger()
+        is_view = MODES[table.mode].name == "full" and table.finalize == Finalize.VIEW.value
+        view = quoted(sink.catalog, *out_place.name.split(".")) if out_place and is_view else None
+        results: list[JsonValue] = []
         with closing(self.wiring.open_catalog(sink.catalog, self.clock)) as catalog:
-            retries = Retries(clock=self.clock, random=self.random)
-            raw = IcebergTable.find(catalog, raw_place.name, ledger, retries)
-            is_view = MODES[table.mode].name == "full" and table.finalize == Finalize.VIEW.value
-            out = IcebergTable.find(catalog, out_place.name, ledger, retries) if out_place and not is_view else None
-            view = quoted(sink.catalog, *out_place.name.split(".")) if out_place and is_view else None
-            results = []
+            opened: dict[Place, IcebergTable | None] = {}
+            for place in (raw_place, None if is_view else out_place):
+                if place is not None:
+                    try:
+                        opened[place] = self._opened(catalog, place, ledger)
+                    except Exception as error:  # noqa: BLE001 - the other one is maintained nevertheless
+                        results.append({"table": place.name, "error": self._told(error)})
+            raw, out = opened.get(raw_place), opened.get(out_place) if out_place else None
             # Readers' table first: what it has not merged yet stays in raw, whatever happens meanwhile.
-            limits = self._retention(table, raw, out, view, has_out=out_place is not None) if raw else None
+            may_remove = not results
+            limits = None
+            try:
+                limits = self._retention(table, raw, out, view, has_out=out_place is not None) if may_remove else None
+            except Exception as error:  # noqa: BLE001 - without it all of raw stays, and the rest is maintained
+                results.append({"table": raw_place.name, "error": self._told(error)})
             for each, retention in ((raw, limits), (out, None)):
                 if each is not None:
                     results.append(self._one(each, ledger, retention, dry_run=dry_run))
-            return results
+        return results
+
+    def _opened(self, catalog: Catalog, place: Place, ledger: StoreLedger) -> IcebergTable | None:
+        with open_errors_as(
+            f"The table {place.name}", "If its metadata is damaged, restore it from a backup. It was not maintained."
+        ):
+            return IcebergTable.find(catalog, place.name, ledger, Retries(clock=self.clock, random=self.random))
 
     def _one(
         self, table: IcebergTable, ledger: StoreLedger, retention: RawRetention | None, *, dry_run: bool
     ) -> JsonValue:
         settings, progress = self.settings(), StateProgress(state=self.state, owner=owner_named(self.run_id))
+        make = partial(
+            TableMaintainer,
+            table=table,
+            progress=progress,
+            ledger=ledger,
+            clock=self.clock,
+            settings=settings,
+            retention=retention,
+        )
+        planner, maintainer, failed = make(), make(), list[Exception]()
         try:
-            planned = asyncio.run(
-                plan_maintenance(table, progress, ledger, self.clock, settings=settings, retention=retention)
-            )
-            done = planned
+            asyncio.run(planner.plan())
             if not dry_run:
-                compactor = self._compactor(settings) if planned.needs_spark else None
-                done = asyncio.run(
-                    maintain_table(
-                        table,
-                        progress,
-                        ledger,
-                        self.clock,
-                        settings=settings,
-                        retention=retention,
-                        compactor=compactor,
-                    )
-                )
-        except (LakeheadError, OSError, *SPARKS_ERRORS) as error:
-            return {"table": table.name, "error": error_message(error, self.config_file)}
-        return {"table": table.name, **_json(done)}
+                asyncio.run(maintainer.maintain(self._compactor(settings) if planner.done.needs_spark else None))
+        except Exception as error:  # noqa: BLE001 - whatever it is, a table must not stop the others
+            failed.append(error)
+        told = planner if dry_run else maintainer
+        errors = " ".join(map(self._told, [*told.refused, *failed]))
+        return {"table": table.name, **({"error": errors} if errors else {}), **_json(told.done)}
+
+    def _told(self, error: Exception) -> str:
+        return error_message(error, self.config_file)
 
     def settings(self) -> MaintenanceSettings:
         """The settings of the configuration."""
@@ -188,7 +201,7 @@ class Maintenance:
         )
 
     def _retention(
-        self, table: TableConfig, raw: IcebergTable, out: IcebergTable | None, view: str | None, *, has_out: bool
+        self, table: TableConfig, raw: IcebergTable | None, out: IcebergTable | None, view: str | None, *, has_out: bool
     ) -> RawRetention | None:
         """Which slices of raw may go; None if all stay.
 
@@ -196,8 +209,8 @@ class Maintenance:
         see.
         """
         days = table.raw_retention_days or self.wiring.config.runtime.raw_retention_days
-        mode, landed = MODES[table.mode], last_landing_of(raw.seen().metadata)
-        if days is None or landed is None or landed.watermark.slice is None:
+        mode, landed = MODES[table.mode], last_landing_of(raw.seen().metadata) if raw else None
+        if raw is None or days is None or landed is None or landed.watermark.slice is None:
             return None
         newest = landed.watermark.slice
         if view is not None:

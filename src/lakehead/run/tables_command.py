@@ -91,8 +91,8 @@ def drop(
 ) -> None:
     """Drop a table: its raw table, its mirror or final table, and what the state has on them.
 
-    Stop its loads first. The files and the ledger stay; remove the folders that are printed when nobody needs them.
-    After a crash run it again.
+    Stop its loads first. The files and the ledger stay; remove the folders that are printed when nobody needs them,
+    and no other table has files there. After a crash run it again.
 
     Example: lakehead tables drop shop.json public.orders
     """
@@ -105,8 +105,9 @@ def drop(
         there = _existing(chosen)
         if not there:
             raise Misconfigured(f"None of the tables of {table} exists. There is nothing to drop.")
-        for name, location in there:
-            typer.echo(f"{name}: will be dropped with its state; its files stay in {location}")
+        for name, location, others in there:
+            shared = f", where another table has files too: {', '.join(others)}" if others else ""
+            typer.echo(f"{name}: will be dropped with its state; its files stay in {location}{shared}")
         if chosen.view:
             typer.echo(f"{chosen.view.name}: is a view and stays; drop it with DROP VIEW in Spark")
         if dry_run:
@@ -146,6 +147,8 @@ def rename(
                 "in Spark and set finalize to table first."
             )
         moves = [(place.name, f"{place.name.removesuffix(table)}{new}") for place in chosen.places]
+        if any(each.config.full_name == new for each in known):
+            raise Misconfigured(f"The configuration has another table {new}, which would go on in this one's place.")
         check_rename(chosen.catalog, table, new, moves)
         for old, to in moves:
             typer.echo(f"{old}: will be renamed to {to}")
@@ -164,7 +167,8 @@ def recover(config: ConfigArgument, *, dry_run: DryRun = False) -> None:
     """Register the tables of a lost catalog again, each by its newest metadata file.
 
     For an embedded catalog whose SQLite file was lost: its tables are found in the warehouse. A table that the catalog
-    has is never changed, and one that was dropped with `lakehead tables drop` is left out.
+    has is never changed, and one that was dropped with `lakehead tables drop` is left out. So is one whose newest
+    metadata is lost, as its ledger tells; the exit code is then 1.
 
     Example: lakehead tables recover shop.json --dry-run
     """
@@ -172,7 +176,7 @@ def recover(config: ConfigArgument, *, dry_run: DryRun = False) -> None:
     from lakehead.run.recover_tables import Action  # noqa: PLC0415 - see above
     from lakehead.run.recover_tables import recover as recover_tables  # noqa: PLC0415 - see above
 
-    wiring = wiring_of(config)
+    wiring, lost = wiring_of(config), False
     with iceberg_tables_of(wiring) as known:
         catalogs = {table.catalog.name: table.catalog for table in known}
         for name, catalog in catalogs.items():
@@ -184,9 +188,16 @@ def recover(config: ConfigArgument, *, dry_run: DryRun = False) -> None:
                     Action.HAS_IT: "is in the catalog, and was not changed",
                     Action.DROPPED: "was dropped on purpose, and was left out",
                     Action.SHARED: "was left out: another table has its name",
+                    Action.COPY: "is a copy of a table that is elsewhere, and was left out",
+                    Action.LOST: "was left out: the ledger has newer landings than its newest metadata file. Restore "
+                    "its newer metadata from a backup, or register this file yourself to go back to it",
                 }[each.action]
                 doubt = f" ({each.ambiguous} others are as new, of commits that failed)" if each.ambiguous else ""
-                typer.echo(f"{each.name}: {done}: {each.metadata}{doubt}")
+                damaged = f" (cannot be read: {', '.join(each.unreadable)})" if each.unreadable else ""
+                typer.echo(f"{each.name}: {done}: {each.metadata}{doubt}{damaged}")
+                lost = lost or each.action is Action.LOST
+    if lost:
+        raise typer.Exit(1)
 
 
 def _row(shown: dict[str, Any]) -> tuple[str, ...]:
@@ -204,14 +215,17 @@ def _age(seconds: int) -> str:
     return f"{seconds} s"
 
 
-def _existing(table: "ConfiguredTable") -> list[tuple[str, str]]:
-    """The names and locations of its tables that exist."""
+def _existing(table: "ConfiguredTable") -> list[tuple[str, str, list[str]]]:
+    """The names and locations of its tables that exist, and which other tables have files there."""
     from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see `list_tables`
+
+    from lakehead.run.change_tables import others_in_folder  # noqa: PLC0415 - see `list_tables`
 
     found = []
     for place in table.places:
         try:
-            found.append((place.name, table.catalog.load_table(place.name).location()))
+            iceberg = table.catalog.load_table(place.name)
         except NoSuchTableError:
             continue
+        found.append((place.name, iceberg.location(), others_in_folder(iceberg)))
     return found
