@@ -60,7 +60,13 @@ class FileReader:
     """The columns to read, with their field ids and the table's types."""
 
     def read(
-        self, file: StoredFile, deleted: Positions, *, keys: Sequence[str] = (), wanted: KeyRange | None = None
+        self,
+        file: StoredFile,
+        deleted: Positions,
+        *,
+        keys: Sequence[str] = (),
+        wanted: KeyRange | None = None,
+        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[RowBatch]:
         """The rows that are not deleted; of row groups without a wanted key none.
 
@@ -81,7 +87,7 @@ class FileReader:
             for group in groups:
                 start = sum(parquet.metadata.row_group(before).num_rows for before in range(group))
                 there = [name for name in have if name is not None]
-                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=there):
+                for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=there):
                     yield self._live(batch, have, start, deleted)
                     start += batch.num_rows
 
