@@ -33,8 +33,10 @@ from lakehead.ids import RandomIds
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Unit
 from lakehead.lake.merge import MergeStager
-from lakehead.lake.merge_lane import Changes, ColumnRange, LaneStager
+from lakehead.lake.merge_changes import ColumnRange
+from lakehead.lake.merge_lane import Changes, LaneStager
 from lakehead.lake.tables import create_table
+from lakehead.spark.settings import EMBEDDED
 from tests.lakehouse import Lakehouse
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -52,6 +54,8 @@ class Shape:
     partition: str = ""
     """A field of Spark's ALTER TABLE … ADD PARTITION FIELD."""
     mode: str = "merge-on-read"
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of the mirrors."""
 
 
 LONG = Shape("long")
@@ -96,12 +100,19 @@ class Mirrors:
     merged: int = 0
     keys: int = 40
     """Keys are drawn from so many."""
+    catalog: str = EMBEDDED
+    added: list[str] = field(default_factory=list)
+    """Columns that were added later, of whole numbers."""
+    is_evolved: bool = False
+    """Whether the mirrors' partitions have one field more."""
+    landed: list[dict[str, Any]] = field(default_factory=list)
+    """What raw has that was not merged yet."""
     raw: IcebergTable = field(init=False)
     lane: IcebergTable = field(init=False)
     merge: IcebergTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lakehouse.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
+        self.lakehouse.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.catalog}.t")
         self.raw, self.lane, self.merge = (self._create(f"{self.name}_{which}") for which in ("raw", "lane", "merge"))
 
     @property
@@ -124,10 +135,15 @@ class Mirrors:
         fields = [NestedField(n, name, kind, required=False) for n, (name, kind) in enumerate(kinds, 1)]
         modes = {f"write.{each}.mode": self.shape.mode for each in ("merge", "update", "delete")}
         modes["write.delete.granularity"] = "partition" if self.shape.partition else "file"
-        create_table(self.lakehouse.catalog(), f"t.{name}", Schema(*fields), properties=modes)
-        if self.shape.partition and not name.endswith("raw"):
-            self.spark.sql(f"ALTER TABLE lake.t.{name} ADD PARTITION FIELD {self.shape.partition}")
-        return self.lakehouse.table(name)
+        is_raw = name.endswith("raw")
+        properties = modes | dict(() if is_raw else self.shape.properties)
+        create_table(self.lakehouse.catalog(self.catalog), f"t.{name}", Schema(*fields), properties=properties)
+        if self.shape.partition and not is_raw:
+            self.spark.sql(f"ALTER TABLE {self.catalog}.t.{name} ADD PARTITION FIELD {self.shape.partition}")
+        return self.lakehouse.table(name, catalog=self.catalog)
+
+    def sql_name(self, table: IcebergTable) -> str:
+        return f"{self.catalog}.{table.name}"
 
     def rows(self, count: int, *, keys: Sequence[int] | None = None, late: bool = False) -> list[dict[str, Any]]:
         """Rows of random keys: newer ones, late ones, ones without a watermark, and some that come twice."""
@@ -144,13 +160,16 @@ class Mirrors:
             row["at"] = None if random.random() < 0.1 else START + timedelta(hours=at)
             for number in range(self.shape.tiebreaks):
                 row[f"tie{number}"] = random.choice((None, *range(1000)))
+            row |= {name: random.choice((None, 1, 2)) for name in self.added}
             made.append(row | {"v": random.choice((None, "a", "b")), "n": random.randrange(10**6)})
         return made
 
     def land(self, rows: Sequence[dict[str, Any]]) -> None:
         """Append a slice to raw."""
         self.slice += 1
-        self._append(self.raw, [row | {"_slice": self.slice, "_generation": 0} for row in rows])
+        landed = [row | {"_slice": self.slice, "_generation": 0} for row in rows]
+        self._append(self.raw, landed)
+        self.landed += landed
 
     def start(self, *parts: Sequence[dict[str, Any]]) -> None:
         """Give both mirrors the same rows, each part as files of its own."""
@@ -172,14 +191,26 @@ class Mirrors:
 
     def sql(self, statement: str) -> None:
         """A statement of another writer's for both mirrors, which are `{table}` in it."""
-        self.outside(lambda table: self.spark.sql(statement.format(table=f"lake.{table.name}")))
+        self.outside(lambda table: self.spark.sql(statement.format(table=self.sql_name(table))))
+
+    def call(self, procedure: str, options: str = "") -> None:
+        """Let another writer call one of Iceberg's procedures for both mirrors."""
+        call = f"CALL {self.catalog}.system.{procedure}(table => '{{}}'{options})"
+        self.outside(lambda table: self.spark.sql(call.format(table.name)))
+
+    def add_column(self, name: str) -> None:
+        """Add a column to all three tables."""
+        for table in (self.raw, self.lane, self.merge):
+            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMN {name} bigint")
+            table.load()
+        self.added.append(name)
 
     def raw_rows(self) -> RawRows:
         snapshot = self.raw.load().metadata.current_snapshot_id
         assert snapshot is not None
         columns = tuple(each.name for each in self.raw.seen().schema().fields)
         return RawRows(
-            table=f"lake.{self.raw.name}",
+            table=self.sql_name(self.raw),
             snapshot=snapshot,
             columns=columns,
             generation=0,
@@ -216,7 +247,11 @@ class Mirrors:
     def merge_both(self, fallback: Any = None) -> None:
         """Merge what is new in raw into both mirrors."""
         unit = f"{self.merged}..{self.slice}"
+        expected = self.expected()
         self.land_by(self.by_lane(fallback), unit)
+        if fallback is None:  # else Spark decides which of equal rows is merged
+            assert sorted(map(repr, self._rows(self.lane))) == sorted(map(repr, expected))
+        self.landed.clear()
         self.land_by(self.by_spark(self.merge), unit)
         self.merged = self.slice
 
@@ -233,11 +268,46 @@ class Mirrors:
         check_totals(self.lane)
 
     def by_spark_read(self, table: IcebergTable) -> list[str]:
-        return sorted(repr(tuple(row)) for row in self.spark.table(f"lake.{table.name}").collect())
+        return sorted(repr(tuple(row)) for row in self.spark.table(self.sql_name(table)).collect())
+
+    def expected(self) -> list[dict[str, Any]]:
+        """What the mirror has to hold after the merge, in plain Python."""
+        found = dict(enumerate(self._rows(self.lane)))
+        names, keys, order = list(self._rows_schema().names), self.rule.keys, self.rule.order
+        there = {tuple(row[key] for key in keys): number for number, row in found.items()}
+
+        def rank(row: dict[str, Any]) -> list[tuple[bool, Any]]:
+            return [(row[name] is not None, row[name] if row[name] is not None else 0) for name in order]
+
+        for change in self.landed:
+            key = tuple(change[key] for key in keys)
+            if None in key and not self.rule.null_keys:
+                continue
+            number = there.setdefault(key, len(found))
+            if number not in found or rank(change) > rank(found[number]):
+                found[number] = {name: change.get(name) for name in names}
+        return [self._comparable(row) for row in found.values()]
+
+    def _rows_schema(self) -> pa.Schema:
+        return schema_to_pyarrow(self.lane.load().schema())
+
+    def _rows(self, table: IcebergTable) -> list[dict[str, Any]]:
+        return [self._comparable(row) for row in table.load().scan().to_arrow().to_pylist()]
+
+    def _comparable(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in row.items()}
 
     def _read(self, table: IcebergTable) -> list[tuple[Any, ...]]:
         rows = table.load().scan().to_arrow()
         return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return value.bytes
+    if isinstance(value, Decimal):
+        return value.normalize()
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 
 def check_totals(table: IcebergTable) -> None:

@@ -49,19 +49,24 @@ def unique(there: Mirrors, first: int, last: int) -> list[dict[str, object]]:
 
 def compact(there: Mirrors) -> None:
     """Let another writer compact both mirrors."""
-    options = "options => map('rewrite-all', 'true')"
-    there.outside(
-        lambda table: there.spark.sql(f"CALL lake.system.rewrite_data_files(table => '{table.name}', {options})")
-    )
+    there.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
+
+
+OUTSIDERS = (
+    *("nothing", "append", "delete", "spark", "compact", "deletes"),
+    *("insert", "column", "spec", "manifests", "expire"),
+)
 
 
 def outsider(there: Mirrors, step: int) -> None:
     """Another writer appends, deletes or compacts, or does nothing."""
-    match there.random.choice(("nothing", "append", "delete", "spark", "compact", "deletes")):
+    match there.random.choice(OUTSIDERS):
         case "append":
-            new = there.rows(3, keys=range(1_000 + 10 * step, 1_003 + 10 * step))
-            rows = {tuple(row[key] for key in there.rule.keys): row for row in new}
-            there.start([row for key, row in rows.items() if None not in key])
+            there.start(new_rows(there, step))
+        case "insert":
+            for row in new_rows(there, step):
+                there.start([row])
+            compact(there)
         case "delete":
             with catch_warnings():
                 simplefilter("ignore", UserWarning)  # PyIceberg writes files again where Spark would delete by position
@@ -71,12 +76,30 @@ def outsider(there: Mirrors, step: int) -> None:
         case "compact":
             compact(there)
         case "deletes" if there.shape.mode == "merge-on-read":
-            there.outside(
-                lambda table: there.spark.sql(
-                    f"CALL lake.system.rewrite_position_delete_files(table => '{table.name}', "
-                    "options => map('rewrite-all', 'true'))"
-                )
+            there.call("rewrite_position_delete_files", ", options => map('rewrite-all', 'true')")
+        case "column":
+            there.add_column(f"added_{step}")
+        case "spec":
+            field = (
+                "DROP PARTITION FIELD more" if there.is_evolved else "ADD PARTITION FIELD truncate(300000, n) AS more"
             )
+            there.sql(f"ALTER TABLE {{table}} {field}")
+            there.is_evolved = not there.is_evolved
+            there.start(new_rows(there, step))
+            there.sql("DELETE FROM {table} WHERE n % 7 = 1")
+        case "manifests":
+            there.call("rewrite_manifests")
+        case "expire":
+            there.call("expire_snapshots", ", older_than => TIMESTAMP '2100-01-01', retain_last => 1")
+        case _:
+            pass
+
+
+def new_rows(there: Mirrors, step: int) -> list[dict[str, object]]:
+    """Rows of keys that are not in the mirrors."""
+    made = there.rows(3, keys=range(1_000 + 10 * step, 1_003 + 10 * step))
+    rows = {tuple(row[key] for key in there.rule.keys): row for row in made}
+    return [row for key, row in rows.items() if None not in key]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, pytest.param(TEXT, marks=pytest.mark.soak)], ids=lambda shape: shape.name)

@@ -10,8 +10,9 @@ from lakehead.extract.raw_rows import GENERATION, INGEST_SCHEMA, SLICE
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.merge import MergeStager
+from lakehead.lake.merge_changes import ColumnRange
 from lakehead.lake.merge_choice import MergeLane
-from lakehead.lake.merge_lane import Changes, ColumnRange, LaneStager
+from lakehead.lake.merge_lane import Changes, LaneStager
 from lakehead.spark.names import quoted
 
 

@@ -200,11 +200,12 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
     schema = next(schema for schema in metadata.schemas if schema.schema_id == rows.schema_id)
     plan, paths = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
     for file in rows.files:
+        footer = pq.read_metadata(pa.BufferReader(file.footer))
         statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=pq.read_metadata(pa.BufferReader(file.footer)),
-            stats_columns=plan,
-            parquet_column_mapping=paths,
+            parquet_metadata=footer, stats_columns=plan, parquet_column_mapping=paths
         )
+        for unknown in _without_bounds(footer, paths):
+            statistics.column_aggregates.pop(unknown, None)
         yield IcebergDataFile.from_args(
             content=DataFileContent.DATA,
             file_path=file.uri,
@@ -217,6 +218,21 @@ def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergData
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+
+def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]:
+    """The columns that have a row group without bounds, because its values are too long for them.
+
+    PyIceberg takes the bounds of the other row groups for those of the file, and readers would miss its rows.
+    """
+    found = set[int]()
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            column = footer.row_group(group).column(number)
+            statistics = column.statistics
+            if statistics is not None and not statistics.has_min_max and statistics.num_values:
+                found.add(ids[column.path_in_schema])
+    return found
 
 
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:

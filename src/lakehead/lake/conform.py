@@ -44,22 +44,23 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if unknown := sorted(set(names) - set(schema.names)):
         raise RowsRejected(f"The table has no column {unknown[0]!r}. Add it to the table, or leave it out of the rows.")
     columns = [
-        _column(batch.column(field.name), field) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        conform_column(batch.column(field.name), field) if field.name in names else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
     return _complete(pa.RecordBatch.from_arrays(columns, schema=schema), schema)
 
 
-def _column(column: pa.Array, field: pa.Field) -> pa.Array:
+def conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The same values as a column of the table: widened but never rounded. Raises `RowsRejected` as `conform` does."""
     have, want = column.type, field.type
     if have.equals(want):
         return column
     if kinds.is_dictionary(have):
-        return _column(column.dictionary_decode(), field)
+        return conform_column(column.dictionary_decode(), field)
     if isinstance(have, pa.BaseExtensionType):
-        return _column(column.storage, field)
+        return conform_column(column.storage, field)
     if isinstance(want, pa.BaseExtensionType):
-        return want.wrap_array(_column(column, pa.field(field.name, want.storage_type)))
+        return want.wrap_array(conform_column(column, pa.field(field.name, want.storage_type)))
     if not _may_become(have, want):
         raise RowsRejected(
             f"Column {field.name!r} has values of type {have}, which a column of type {want} cannot hold."

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 from pyarrow.fs import FileSystem
 
+from lakehead.lake.conform import RowsRejected, conform_column
 from lakehead.lake.key_bounds import KeyRange, row_groups
 from lakehead.lake.position_deletes import Positions, live_rows
 
@@ -37,6 +38,9 @@ class StoredFile:
     shared_deletes: tuple[str, ...] = ()
     """The paths of those that may name others too."""
 
+    constants: frozenset[int] = frozenset()
+    """The ids of columns whose value is part of the file's partition: if the file lacks one, it is not NULL."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
@@ -56,25 +60,34 @@ class FileReader:
     """The columns to read, with their field ids and the table's types."""
 
     def read(
-        self, file: StoredFile, deleted: Positions, *, keys: Sequence[str] = (), wanted: KeyRange | None = None
+        self,
+        file: StoredFile,
+        deleted: Positions,
+        *,
+        keys: Sequence[str] = (),
+        wanted: KeyRange | None = None,
+        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[RowBatch]:
         """The rows that are not deleted; of row groups without a wanted key none.
 
         Raises `CannotRead` for a file whose columns are not as the table has them now.
         """
         with self.filesystem.open_input_file(file.path) as source:
-            parquet = pq.ParquetFile(source, pre_buffer=True)
+            parquet = pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us")
             names = _names_by_id(parquet.schema_arrow)
             have = [names.get(_field_id(each)) for each in self.schema]
             if not any(have):
                 raise CannotRead("a data file has none of the columns")
+            for name, wanted_column in zip(have, self.schema, strict=True):
+                if name is None and _field_id(wanted_column) in file.constants:
+                    raise CannotRead(f"a data file lacks the column {wanted_column.name!r}, by which it is partitioned")
             groups = list(range(parquet.metadata.num_row_groups))
             if wanted is not None:
                 groups = row_groups(parquet, [self._place(parquet, names, key) for key in keys], wanted)
             for group in groups:
                 start = sum(parquet.metadata.row_group(before).num_rows for before in range(group))
                 there = [name for name in have if name is not None]
-                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=there):
+                for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=there):
                     yield self._live(batch, have, start, deleted)
                     start += batch.num_rows
 
@@ -109,12 +122,19 @@ def _field_id(column: pa.Field) -> int:
 def _as_now(column: pa.Array, wanted: pa.Field) -> pa.Array:
     """A column as the table has it now. Only plain types are widened."""
     have, kind = column.type, wanted.type
-    if have.equals(kind):
+    if have.equals(kind) and (not kinds.is_nested(kind) or _ids(have) == _ids(kind)):
         return column
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(have, pa.BaseExtensionType):
-        return kind.wrap_array(_as_now(column, pa.field(wanted.name, kind.storage_type)))
-    if isinstance(have, pa.BaseExtensionType) and not isinstance(kind, pa.BaseExtensionType):
-        return _as_now(column.storage, wanted)
-    if kinds.is_nested(have) or kinds.is_nested(kind):
-        raise CannotRead(f"the column {wanted.name!r} of a data file is {have}, and {kind} in the table")
-    return column.cast(kind)
+    try:
+        if kinds.is_timestamp(have) and kinds.is_timestamp(kind):
+            return column.cast(kind)  # without a zone, it is the time of UTC
+        if not (kinds.is_nested(have) or kinds.is_nested(kind)):
+            return conform_column(column, wanted)
+    except (RowsRejected, pa.ArrowInvalid):
+        pass
+    raise CannotRead(f"the column {wanted.name!r} of a data file is {have}, and {kind} in the table")
+
+
+def _ids(kind: pa.DataType) -> list[bytes | None]:
+    """The ids of a type's fields, of all levels: a field may have the name that another one had."""
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return [found for each in fields for found in ((each.metadata or {}).get(FIELD_ID), *_ids(each.type))]

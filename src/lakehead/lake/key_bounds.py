@@ -21,6 +21,14 @@ TRUNCATED_AT = 16
 
 _UUID_BYTES, _HALF = 16, 8
 
+_LENGTHS = {
+    pa.int32().id: (4, 8),
+    pa.int64().id: (4, 8),
+    pa.date32().id: (4,),
+    pa.timestamp("us").id: (8,),
+}
+"""Lengths of the bounds of whole numbers. A timestamp's of four bytes are days: the column was a date."""
+
 Bounds: TypeAlias = tuple[Any, Any] | None
 """The lowest and highest value as `comparable` values are in Python; None if they are not known."""
 
@@ -81,15 +89,20 @@ def _uuid_bounds(lower: bytes, upper: bytes) -> Bounds:
 
 
 def _reader(kind: pa.DataType) -> Callable[[bytes], Any] | None:
-    if kinds.is_integer(kind) or kinds.is_date(kind) or kinds.is_timestamp(kind):
-        return lambda raw: int.from_bytes(raw, "little", signed=True) if len(raw) in (4, 8) else None
+    if (lengths := _LENGTHS.get(kind.id)) is not None:
+        return lambda raw: int.from_bytes(raw, "little", signed=True) if len(raw) in lengths else None
     if kinds.is_decimal(kind):
-        return lambda raw: Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.scale)
+        return lambda raw: _decimal(int.from_bytes(raw, "big", signed=True), kind.scale)
     if kinds.is_string(kind) or kinds.is_large_string(kind):
         return lambda raw: _text(raw) if len(raw) < TRUNCATED_AT else None
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         return lambda raw: raw if len(raw) < TRUNCATED_AT else None
     return None
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    """Exact: every operation of `Decimal` would round to the digits of its context, which are 28."""
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def _text(raw: bytes) -> str | None:
@@ -124,11 +137,11 @@ def _statistics(chunk: Any, types: pa.Schema, kind: pa.DataType) -> Bounds:
     here = types.field(chunk.path_in_schema).type
     if kinds.is_boolean(kind) or isinstance(kind, pa.BaseExtensionType) or isinstance(here, pa.BaseExtensionType):
         return None
-    found = [statistics.min, statistics.max]
-    if any(isinstance(value, str | bytes) and len(value) >= TRUNCATED_AT for value in found):
-        return None
     try:
+        found = [statistics.min, statistics.max]
+        if any(isinstance(value, str | bytes) and len(value) >= TRUNCATED_AT for value in found):
+            return None
         low, high = comparable(pa.array(found, here), kind).to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (ValueError, TypeError, OverflowError, NotImplementedError):  # such as a year that Python does not have
         return None
     return None if low is None or high is None or low > high else (low, high)

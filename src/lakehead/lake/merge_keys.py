@@ -46,8 +46,10 @@ def comparable(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Arra
         return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     if kinds.is_string(kind) or kinds.is_large_string(kind):
         return array.cast(pa.large_string())
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
-        return array.cast(pa.binary()).cast(pa.large_binary())
+    if kinds.is_fixed_size_binary(kind):
+        array = array.cast(pa.binary())
+    if kinds.is_binary(array.type) or kinds.is_large_binary(array.type):
+        return array.cast(pa.large_binary())
     return array
 
 

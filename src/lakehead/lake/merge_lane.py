@@ -9,10 +9,10 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow.fs import FileType, LocalFileSystem
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergDataFile
@@ -28,8 +28,9 @@ from lakehead.lake.iceberg_table import IcebergTable, head_of
 from lakehead.lake.key_bounds import KeyRange
 from lakehead.lake.landing import Fence, Head, Landing, NewWatermark, UnitRemainder
 from lakehead.lake.merge import MergeStager
+from lakehead.lake.merge_changes import ColumnRange, StoredChanges, keys_of_files, newest_changes, store_changes
 from lakehead.lake.merge_commit import delete_file
-from lakehead.lake.merge_keys import comparable, is_comparable, newest_rows
+from lakehead.lake.merge_keys import comparable, is_comparable
 from lakehead.lake.merge_plan import FilePlan, NotByLane, bounds_of, plan_files
 from lakehead.lake.merge_tasks import (
     CHUNK_ROWS,
@@ -40,27 +41,17 @@ from lakehead.lake.merge_tasks import (
     MergeJob,
     MergeResult,
     MergeTask,
-    rows_of_file,
+    opened,
     run_task,
 )
 from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import AuditFailed, Moved, Staged
-from lakehead.lake.position_deletes import Positions
 from lakehead.lake.staged_rows import Branch, Change, NewFiles
 from lakehead.lake.stagers import filesystem_of, run_tasks, staged_name, target_of
 from lakehead.lake.tasks import attempt
 
 MERGE_MODE, COPY_ON_WRITE = "write.merge.mode", "copy-on-write"
 SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRange:
-    """A condition on rows: a column of whole numbers is in a range, both ends included."""
-
-    column: str
-    low: int
-    high: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,25 +139,23 @@ class LaneStager:
         kinds = self._kinds(mirror.schema)
         raw = self._raw()
         files = self._changed_files(raw)
-        found = self._newest(raw, files, kinds)
-        wanted = KeyRange.of([found.column(key).combine_chunks() for key in self.changes.keys])
-        ids = {each.name: each.field_id for each in iceberg.schema().fields}
-        columns = [(ids[key], kinds[key]) for key in self.changes.keys]
-        plan = plan_files(iceberg, snapshot, lambda file: bool(len(found)) and _may_have(file, columns, wanted))
         target, name = target_of(iceberg), staged_name(token, self.ids)
         if not target.filesystem.equals(mirror.filesystem):
             raise NotByLane("its new files go to another store")
-        with _stored(found, target, name) as path:
+        with self._stored(raw, files, kinds, target, name) as changes:
+            ids = {each.name: each.field_id for each in iceberg.schema().fields}
+            columns = [(ids[key], kinds[key]) for key in self.changes.keys]
+            plan = plan_files(iceberg, snapshot, lambda file: _may_have(file, columns, changes.ranges))
             job = MergeJob(
                 target=target,
                 mirror=mirror,
                 raw=reader_of(raw),
                 keys=self.changes.keys,
                 order=self.changes.order,
-                changes=path,
+                changes=changes.path,
                 rewrite_at=0.0 if iceberg.properties.get(MERGE_MODE) == COPY_ON_WRITE else REWRITE_AT,
             )
-            return self._run(job, plan, files, found, iceberg, name)
+            return self._run(job, plan, files, changes, iceberg, name)
 
     def _kinds(self, schema: pa.Schema) -> dict[str, pa.DataType]:
         """The types of the compared columns. Raises `NotByLane` if they cannot be compared in Arrow."""
@@ -195,47 +184,43 @@ class LaneStager:
         wanted = KeyRange(tuple((each.low, each.high) for each in conditions))
         return plan_files(raw, snapshot, lambda file: wanted.may_be_in(bounds_of(file, columns)))
 
-    def _newest(self, raw: Iceberg, files: FilePlan, kinds: dict[str, pa.DataType]) -> pa.Table:
-        """The keys and the order of the newest row of each key, and where it is."""
-        changes, reader = self.changes, reader_of(raw)
+    @contextmanager
+    def _stored(
+        self, raw: Iceberg, files: FilePlan, kinds: dict[str, pa.DataType], target: Target, name: str
+    ) -> Iterator[StoredChanges]:
+        """Store the keys and the order of the newest row of each key, and where it is, for as long as tasks run."""
+        changes, reader, filesystem = self.changes, reader_of(raw), target.filesystem
         needed = dict.fromkeys((*changes.keys, *changes.order, *(each.column for each in changes.conditions)))
         reader = replace(reader, schema=pa.schema([reader.schema.field(name) for name in needed]))
+        batches = keys_of_files(reader, [file.stored for file in files.files], changes.conditions, kinds)
+        if not changes.null_keys:
+            batches = (_whole_keys(batch, changes.keys) for batch in batches)
+        columns = [(name, comparable(pa.array([], kind), kind).type) for name, kind in kinds.items()]
+        schema = pa.schema([*columns, (FILE, pa.int32()), (POSITION, pa.int64())])
+        path = f"{target.folder}/{name}-changes.arrow"
+        if isinstance(filesystem, LocalFileSystem):  # others create folders themselves, or have none
+            filesystem.create_dir(target.folder, recursive=True)
         try:
-            tables = [rows_of_file(reader, file.stored, number) for number, file in enumerate(files.files)]
+            chunks = newest_changes(batches, changes.keys, changes.order, chunk_rows=CHUNK_ROWS)
+            yield store_changes(chunks, changes.keys, schema, filesystem, path)
         except CannotRead as error:
             raise NotByLane(str(error)) from None
-        if not tables:
-            empty = pa.schema(
-                [*((name, kind) for name, kind in kinds.items()), (FILE, pa.int32()), (POSITION, pa.int64())]
-            )
-            rows = empty.empty_table()
-        else:
-            rows = pa.concat_tables(tables)
-            for each in changes.conditions:
-                rows = rows.filter((pc.field(each.column) >= each.low) & (pc.field(each.column) <= each.high))
-        columns = {name: comparable(rows.column(name), kind) for name, kind in kinds.items()}
-        found = pa.table(columns | {name: rows.column(name).combine_chunks() for name in (FILE, POSITION)})
-        if not changes.null_keys:
-            for key in changes.keys:
-                found = found.filter(pc.is_valid(found.column(key)))
-        newest = newest_rows(*([_whole(found, name) for name in names] for names in (changes.keys, changes.order)))
-        if newest.is_tied:
-            raise NotByLane("rows of one key are equal in every compared column")
-        found = found.take(pa.array(newest.rows))
-        if len(found) > CHUNK_ROWS:  # so that each chunk is of a range of keys, and leaves out what has no such keys
-            found = found.sort_by([(key, "ascending") for key in changes.keys])
-        return found.combine_chunks()
+        finally:
+            with suppress(OSError):  # the sweep removes what stays behind
+                filesystem.delete_file(path)
 
     def _run(
-        self, job: MergeJob, plan: FilePlan, files: FilePlan, found: pa.Table, iceberg: Iceberg, name: str
+        self, job: MergeJob, plan: FilePlan, files: FilePlan, found: StoredChanges, iceberg: Iceberg, name: str
     ) -> MergedFiles:
         tasks = self.session.sparkContext.defaultParallelism
-        results = self._results(job, _divided(plan, files, found, tasks), iceberg, name)
+        divided = _divided(plan, files, found.files, tasks)
+        results = self._results(job, divided, iceberg, name)
         matched = [each for result in results for each in result.matched]
-        seen, stale = (_joined(matched, which) for which in ("seen", "stale"))
-        self._check_once(seen, found)
+        self._check_once(matched, found.rows, job)
+        seen = sum(len(each.seen) for each in matched)
+        stale = np.sort(np.concatenate([np.zeros(0, np.uint32), *(each.stale for each in matched)]))
         if len(stale):  # rare: only now is it known which rows are not to be written
-            again = [replace(each, match=(), skip=np.sort(stale)) for each in _divided(plan, files, found, tasks)]
+            again = [replace(each, match=(), skip=stale.astype(np.int64)) for each in divided]
             for old in (file for result in results for file in result.files):
                 with suppress(OSError):  # the sweep removes what stays behind
                     job.target.filesystem.delete_file(old.path)
@@ -243,9 +228,9 @@ class LaneStager:
         else:
             written = results
         rows = sum(result.written for result in written)
-        if rows != len(found) - len(stale):
+        if rows != found.rows - len(stale):
             raise AuditFailed(
-                f"{rows} rows were written for {self.table.name}, and {len(found) - len(stale)} were to be merged. "
+                f"{rows} rows were written for {self.table.name}, and {found.rows - len(stale)} were to be merged. "
                 "Nothing was published. Run it again."
             )
         new = (
@@ -268,8 +253,8 @@ class LaneStager:
                 *((old.manifest, old.path) for file in replaced for old in file.own_deletes),
                 *((old.manifest, old.path) for old in plan.dangling),
             ),
-            inserted=len(found) - len(seen),
-            updated=len(seen) - len(stale),
+            inserted=found.rows - seen,
+            updated=seen - len(stale),
         )
 
     def _results(self, job: MergeJob, tasks: Sequence[MergeTask], iceberg: Iceberg, name: str) -> list[MergeResult]:
@@ -289,13 +274,16 @@ class LaneStager:
                 raise NotByLane(result.unreadable)
         return results
 
-    def _check_once(self, seen: Positions, found: pa.Table) -> None:
+    def _check_once(self, matched: Sequence[MatchedFile], changes: int, job: MergeJob) -> None:
         """Raise `AuditFailed` if a key of the changes is in the table more than once."""
-        keys, times = np.unique(seen, return_counts=True)
-        twice = keys[times > 1]
-        if len(twice):
-            rows = found.select(list(self.changes.keys)).take(pa.array(twice[:SHOWN])).to_pylist()
-            shown = ", ".join(str(tuple(row.values())) for row in rows)
+        is_seen, twice = np.zeros(changes, bool), list[int]()
+        for each in matched:
+            rows, times = np.unique(each.seen, return_counts=True)
+            twice += rows[is_seen[rows] | (times > 1)][:SHOWN].tolist()
+            is_seen[rows] = True
+        if twice:
+            with opened(job.mirror.filesystem, job.changes) as stored:
+                shown = ", ".join(str(tuple(row.values())) for row in _rows_at(stored, sorted(twice)[:SHOWN], job.keys))
             raise AuditFailed(
                 f"Some keys ({', '.join(self.changes.keys)}) of {self.table.name} are duplicated: {shown}. Nothing was "
                 "published. Remove the rows that are too many, or load the table again with --reload."
@@ -307,38 +295,29 @@ def reader_of(table: Iceberg) -> FileReader:
     return FileReader(filesystem_of(table, table.location())[0], schema_to_pyarrow(table.schema()))
 
 
-def _may_have(file: IcebergDataFile, columns: Sequence[tuple[int, pa.DataType]], wanted: KeyRange) -> bool:
-    return wanted.may_be_in(bounds_of(file, columns))
+def _may_have(file: IcebergDataFile, columns: Sequence[tuple[int, pa.DataType]], ranges: Sequence[KeyRange]) -> bool:
+    bounds = bounds_of(file, columns)
+    return any(wanted.may_be_in(bounds) for wanted in ranges)
 
 
-def _whole(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+def _whole_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    for key in keys:
+        if batch.column(key).null_count:
+            batch = batch.filter(batch.column(key).is_valid())
+    return batch
 
 
-def _joined(matched: Sequence[MatchedFile], which: str) -> Positions:
-    parts = [each.seen if which == "seen" else each.stale for each in matched]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+def _rows_at(stored: pa.RecordBatchFileReader, rows: Sequence[int], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    start = 0
+    for number in range(stored.num_record_batches):
+        batch = stored.get_batch(number)
+        here = [row - start for row in rows if start <= row < start + batch.num_rows]
+        yield from batch.select(list(names)).take(pa.array(here, pa.int64())).to_pylist()
+        start += batch.num_rows
 
 
-@contextmanager
-def _stored(found: pa.Table, target: Target, name: str) -> Iterator[str]:
-    """Store the changes where every task can read them, for as long as the tasks run."""
-    path, filesystem = f"{target.folder}/{name}-changes.arrow", target.filesystem
-    if isinstance(filesystem, LocalFileSystem):  # others create folders themselves, or have none
-        filesystem.create_dir(target.folder, recursive=True)
-    with filesystem.open_output_stream(path) as sink, pa.ipc.new_file(sink, found.schema) as writer:
-        writer.write_table(found, max_chunksize=CHUNK_ROWS)
-    try:
-        yield path
-    finally:
-        with suppress(OSError):  # the sweep removes what stays behind
-            filesystem.delete_file(path)
-
-
-def _divided(plan: FilePlan, files: FilePlan, found: pa.Table, most: int) -> list[MergeTask]:
-    """The work in so many tasks at most, about as much for each."""
-    numbers = set(pc.unique(found.column(FILE)).to_pylist())
+def _divided(plan: FilePlan, files: FilePlan, numbers: frozenset[int], most: int) -> list[MergeTask]:
+    """The work in so many tasks at most, about as much for each. Rows are written of files with these numbers."""
     work = [(file.stored.rows, "match", 0, file.stored) for file in plan.files]
     # A row that is written has all columns.
     work += [(4 * file.stored.rows, "write", n, file.stored) for n, file in enumerate(files.files) if n in numbers]

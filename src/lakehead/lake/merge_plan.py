@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehead.lake.datafiles import same_partition
@@ -121,6 +122,11 @@ def _planned(table: Iceberg, entry: ManifestEntry, manifest: str, deletes: _Dele
         rows=file.record_count,
         own_deletes=tuple(path_of(each.file_path) for each, _ in own),
         shared_deletes=tuple(path_of(each.file_path) for each in shared),
+        constants=frozenset(
+            each.source_id
+            for each in table.specs()[file.spec_id].fields
+            if isinstance(each.transform, IdentityTransform)
+        ),
     )
     return PlannedFile(file, manifest, stored, tuple(PlannedDelete(each.file_path, place) for each, place in own))
 

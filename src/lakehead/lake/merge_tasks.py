@@ -4,11 +4,10 @@ Every worker imports it, so it must not import PyIceberg.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,17 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakehead.lake.conform import RowsRejected
 from lakehead.lake.datafiles import DataFile, DataFiles, Target
-from lakehead.lake.file_rows import CannotRead, FileReader, StoredFile
+from lakehead.lake.file_rows import BATCH_ROWS, CannotRead, FileReader, StoredFile
 from lakehead.lake.key_bounds import KeyRange
 from lakehead.lake.merge_keys import NOT_FOUND, KeyIndex, comparable, counts_over
-from lakehead.lake.position_deletes import DeleteFile, Positions, merged, read_positions, write_positions
+from lakehead.lake.position_deletes import (
+    DeleteFile,
+    Positions,
+    merged,
+    read_positions,
+    read_shared,
+    write_positions,
+)
 
 CHUNK_ROWS = 2_000_000
 """Changes that a task matches at once; with more of them, it reads the files once for each chunk that they may have."""
@@ -28,8 +34,14 @@ CHUNK_ROWS = 2_000_000
 REWRITE_AT = 0.3
 """A file is rewritten once this part of its rows is deleted: readers pay for each row of a file with deletes."""
 
+Changes = npt.NDArray[np.uint32]
+"""Numbers of changes."""
+
 FILE, POSITION = " file", " position"
 """Columns of the changes: the number of the file that a row is in, and where in it."""
+
+
+NONE: Positions = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +69,7 @@ class MergeTask:
     match: tuple[StoredFile, ...] = ()
     write: tuple[tuple[int, StoredFile], ...] = ()
     """Files of raw, each with its number among the changes' files."""
-    skip: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
+    skip: Positions = field(default_factory=lambda: NONE)
     """Changes that are not written, because the mirror has newer rows."""
 
 
@@ -66,9 +78,9 @@ class MatchedFile:
     """What became of one file of the mirror that has rows which are changed or looked at."""
 
     uri: str
-    seen: Positions
+    seen: Changes
     """The changes whose keys are in the file, once for each row."""
-    stale: Positions
+    stale: Changes
     """Those of them that are not newer than the file's row."""
     deletes: DeleteFile | None = None
     rewritten: bool = False
@@ -121,7 +133,7 @@ def opened(filesystem: FileSystem, path: str) -> Iterator[pa.RecordBatchFileRead
             yield pa.ipc.open_file(mapped)
 
 
-Found = tuple[Positions, Positions, Positions, Positions]
+Found = tuple[Positions, Positions, Changes, Changes]
 """Of one file: its deleted rows, the rows that are changed, the changes seen, and those of them that are stale."""
 
 
@@ -132,19 +144,17 @@ def _match(
         return
     reader = FileReader(job.mirror.filesystem, _columns(job.mirror.schema, [*job.keys, *job.order]))
     kinds = {each.name: each.type for each in reader.schema}
-    deleted: dict[str, Positions] = {}
-    found: dict[str, list[tuple[Positions, Positions, Positions]]] = {}
+    deleted = _deleted(reader.filesystem, files)
+    found: dict[str, list[tuple[Positions, Changes, Changes]]] = {}
     start = 0
     for number in range(changes.num_record_batches):
         chunk = changes.get_batch(number)
         keys = [chunk.column(key) for key in job.keys]
         index, wanted = KeyIndex.of(keys), KeyRange.of(keys)
+        # Looking for the keys of a batch costs what there are of both.
+        batch_rows = min(max(BATCH_ROWS, chunk.num_rows // 2), 8 * BATCH_ROWS)
         for file in files:
-            if file.uri not in deleted:
-                deleted[file.uri] = read_positions(
-                    reader.filesystem, (*file.own_deletes, *file.shared_deletes), file.uri
-                )
-            for rows in reader.read(file, deleted[file.uri], keys=job.keys, wanted=wanted):
+            for rows in reader.read(file, deleted[file.uri], keys=job.keys, wanted=wanted, batch_rows=batch_rows):
                 places = index.find([comparable(rows.columns.column(key), kinds[key]) for key in job.keys])
                 hits = np.flatnonzero(places != NOT_FOUND)
                 if not len(hits):
@@ -154,7 +164,7 @@ def _match(
                     [chunk.column(each).take(pa.array(places[hits])) for each in job.order],
                     [comparable(rows.columns.column(each).take(take), kinds[each]) for each in job.order],
                 )
-                seen = places[hits] + start
+                seen = (places[hits] + start).astype(np.uint32)
                 found.setdefault(file.uri, []).append((rows.positions[hits[newer]], seen, seen[~newer]))
         start += chunk.num_rows
     for file in files:
@@ -163,13 +173,25 @@ def _match(
             yield file, (deleted[file.uri], np.sort(changed), seen, stale)
 
 
+def _deleted(filesystem: FileSystem, files: Sequence[StoredFile]) -> dict[str, Positions]:
+    """The deleted rows of each file. A delete file that names several of them is read once."""
+    own = {file.uri: read_positions(filesystem, file.own_deletes, file.uri) for file in files}
+    shared = dict.fromkeys(path for file in files for path in file.shared_deletes)
+    of: dict[str, list[str]] = {path: [] for path in shared}
+    for file in files:
+        for path in file.shared_deletes:
+            of[path].append(file.uri)
+    found = [read_shared(filesystem, path, uris) for path, uris in of.items()]
+    return {uri: merged([there, *(each[uri] for each in found if uri in each)]) for uri, there in own.items()}
+
+
 def _changed(
     job: MergeJob,
     file: StoredFile,
     deleted: Positions,
     changed: Positions,
-    seen: Positions,
-    stale: Positions,
+    seen: Changes,
+    stale: Changes,
     name: str,
 ) -> MatchedFile:
     """Delete the changed rows of one file: by position, or by writing the others again."""
@@ -197,55 +219,41 @@ def _rewrite(job: MergeJob, file: StoredFile, gone: Positions, name: str) -> tup
 
 def _write(job: MergeJob, task: MergeTask, changes: pa.RecordBatchFileReader, name: str) -> tuple[list[DataFile], int]:
     """Write the rows of the changes that are in the task's files of raw."""
-    places = _places(changes, task)
+    wanted = _wanted(changes, task)
     written = 0
     with DataFiles(job.target, name) as files:
         for number, file in task.write:
-            wanted = places(number)
-            for rows in job.raw.read(file, np.zeros(0, np.int64)):
-                here = rows.columns
-                if len(wanted) < file.rows:
-                    first = rows.positions[0] if len(rows.positions) else 0
-                    low, high = np.searchsorted(wanted, [first, first + here.num_rows])
-                    here = here.take(pa.array(wanted[low:high] - first))
+            is_wanted = wanted[number]
+            for rows in job.raw.read(file, NONE):
+                here, first = rows.columns, int(rows.positions[0]) if len(rows.positions) else 0
+                kept = is_wanted[first : first + here.num_rows]
+                if not kept.all():
+                    here = here.filter(pa.array(kept))
                 if here.num_rows:
                     files.write(here)
                     written += here.num_rows
         return files.close(), written
 
 
-def _places(changes: pa.RecordBatchFileReader, task: MergeTask) -> Callable[[int], Positions]:
-    """A function that returns the sorted positions of the changes in a file."""
-
-    def in_file(number: int) -> Positions:
-        found, start = [], 0
-        for batch in range(changes.num_record_batches):
-            chunk = changes.get_batch(batch)
-            is_here: npt.NDArray[np.bool_] = chunk.column(FILE).to_numpy() == number
-            low, high = np.searchsorted(task.skip, [start, start + chunk.num_rows])
-            is_here[task.skip[low:high] - start] = False
-            found.append(chunk.column(POSITION).to_numpy()[is_here])
-            start += chunk.num_rows
-        return merged(found)
-
-    return in_file
+def _wanted(changes: pa.RecordBatchFileReader, task: MergeTask) -> dict[int, npt.NDArray[np.bool_]]:
+    """For each of the task's files of raw, which of its rows are changes. The changes are read once for all files."""
+    starts = np.full(max((number for number, _ in task.write), default=0) + 1, -1)
+    total = 0
+    for number, file in task.write:
+        starts[number] = total
+        total += file.rows
+    is_wanted, start = np.zeros(total, bool), 0
+    for batch in range(changes.num_record_batches):
+        chunk = changes.get_batch(batch)
+        files, positions = chunk.column(FILE).to_numpy(), chunk.column(POSITION).to_numpy()
+        here = np.where(files < len(starts), starts[np.minimum(files, len(starts) - 1)], -1)
+        is_here = here >= 0
+        low, high = np.searchsorted(task.skip, [start, start + chunk.num_rows])
+        is_here[task.skip[low:high] - start] = False
+        is_wanted[(here + positions)[is_here]] = True
+        start += chunk.num_rows
+    return {number: is_wanted[starts[number] : starts[number] + file.rows] for number, file in task.write}
 
 
 def _columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in dict.fromkeys(names)])
-
-
-def rows_of_file(reader: FileReader, file: StoredFile, number: int) -> pa.Table:
-    """Columns of a file's rows that are not deleted, with the file's number and where they are in it."""
-    deleted = read_positions(reader.filesystem, (*file.own_deletes, *file.shared_deletes), file.uri)
-    found: list[Any] = []
-    for rows in reader.read(file, deleted):
-        positions = pa.array(rows.positions)
-        numbers = pa.repeat(pa.scalar(number, pa.int32()), len(positions))
-        found.append(
-            pa.RecordBatch.from_arrays(
-                [*rows.columns.columns, numbers, positions], names=[*reader.schema.names, FILE, POSITION]
-            )
-        )
-    schema = pa.schema([*reader.schema, (FILE, pa.int32()), (POSITION, pa.int64())]).remove_metadata()
-    return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in found], schema)

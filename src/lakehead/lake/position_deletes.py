@@ -64,15 +64,23 @@ def write_positions(
 
 def read_positions(filesystem: FileSystem, paths: Iterable[str], data_file: str) -> Positions:
     """The positions that delete files have of one data file: sorted, each of them once."""
-    found = []
-    for path in paths:
-        with filesystem.open_input_file(path) as source:
-            file = pq.ParquetFile(source)
-            names = _columns(file)
-            for batch in file.iter_batches(columns=list(names)):
-                here = pc.equal(batch.column(names[0]), data_file)
-                found.append(batch.column(names[1]).filter(here).to_numpy(zero_copy_only=False))
-    return merged(found)
+    return merged([read_shared(filesystem, path, [data_file])[data_file] for path in paths])
+
+
+def read_shared(filesystem: FileSystem, path: str, data_files: Sequence[str]) -> dict[str, Positions]:
+    """The positions that one delete file has of each of these data files: sorted, each of them once."""
+    found: dict[str, list[Positions]] = {file: [] for file in data_files}
+    names = pa.array(data_files, pa.large_string())
+    with filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source)
+        columns = _columns(file)
+        for batch in file.iter_batches(columns=list(columns)):
+            numbers = pc.index_in(batch.column(columns[0]).cast(pa.large_string()), value_set=names).fill_null(-1)
+            places = numbers.to_numpy(zero_copy_only=False)
+            positions = batch.column(columns[1]).to_numpy(zero_copy_only=False)
+            for number in np.unique(places[places >= 0]).tolist():
+                found[data_files[number]].append(positions[places == number])
+    return {file: merged(parts) for file, parts in found.items()}
 
 
 def _columns(file: pq.ParquetFile) -> tuple[str, str]:

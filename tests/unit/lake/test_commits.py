@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -504,3 +505,15 @@ def test_a_table_that_is_not_there_is_missed_by_name(catalog: Catalog) -> None:
 
     with pytest.raises(Misconfigured, match=r"no table t\.absent in the catalog lake"):
         IcebergTable(catalog, "t.absent", table._ledger)
+
+
+def test_bounds_cover_row_groups_whose_values_are_too_long_for_statistics(catalog: Catalog) -> None:
+    texts = Schema(NestedField(1, "p", StringType()), NestedField(2, "v", LongType()))
+    table = create(catalog, "long", texts, properties={"write.parquet.row-group-limit": "2"})
+    last = "z" * 5_000
+    publish(table, rows(table, ["a", "b", last, "c"], 1))
+
+    [task] = table.load().scan().plan_files()
+    assert pq.ParquetFile(task.file.file_path.removeprefix("file://")).num_row_groups == 2
+    assert (1 in (task.file.lower_bounds or {}), 2 in (task.file.lower_bounds or {})) == (False, True)
+    assert table.load().scan(row_filter=f"p = '{last}'").to_arrow().num_rows == 1

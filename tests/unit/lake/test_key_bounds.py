@@ -1,7 +1,7 @@
 """What bounds leave out: never a file or row group that has a key that is looked for."""
 
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from io import BytesIO
 from random import Random
 from typing import Any
@@ -123,3 +123,39 @@ def test_row_groups_with_a_key_are_read(kind: pa.DataType, values: list[Any], st
         assert row_groups(file, [(0, kind)], wanted) == [0, 1]
     elif kind == pa.int32():
         assert row_groups(file, [(0, pa.int64())], wanted) == [1]
+
+
+@pytest.mark.parametrize("scale", [0, 10, 38])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_decimals_with_more_digits_than_python_computes_with_are_exact(scale: int, sign: int) -> None:
+    kind = pa.decimal128(38, scale)
+    key = Decimal((int(sign < 0), (1, 2, 3, 4, 5, 6, 7, 8, 9) * 4 + (1, 2), -scale))
+    bound = to_bytes(DecimalType(38, scale), key)
+
+    assert may_have(kind, key, bound, bound)
+    assert not may_have(kind, key.next_plus(Context(prec=38)), bound, bound)
+    assert not may_have(kind, key.next_minus(Context(prec=38)), bound, bound)
+
+
+def test_bounds_of_a_date_that_is_a_timestamp_now_leave_nothing_out() -> None:
+    assert may_have(pa.timestamp("us"), SECOND, to_bytes(DateType(), 1), to_bytes(DateType(), 2))
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_row_groups_with_times_that_python_does_not_know_are_read(kind: pa.DataType) -> None:
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    days = 10_000_000 if kind == pa.date32() else 10_000_000 * 86_400_000_000
+    keys = pa.array([days, days + 1], whole).cast(kind)
+    written = BytesIO()
+    pq.write_table(pa.table({"k": keys}), written, row_group_size=1)
+    file = pq.ParquetFile(pa.BufferReader(written.getvalue()))
+
+    assert 1 in row_groups(file, [(0, kind)], KeyRange.of([comparable(keys[1:], kind)]))
+
+
+def test_text_is_ordered_by_code_points_as_its_bytes_are() -> None:
+    last, astral = "\uffff", "\U0001f600"
+
+    assert may_have(pa.string(), astral, last.encode(), astral.encode())
+    assert not may_have(pa.string(), "\U0001f601", last.encode(), astral.encode())
+    assert may_have(pa.string(), "z", b"", b"a"), "an empty bound may be a missing one"

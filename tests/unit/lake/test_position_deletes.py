@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from lakehead.lake.position_deletes import live_rows, merged, read_positions, write_positions
+from lakehead.lake.position_deletes import live_rows, merged, read_positions, read_shared, write_positions
 
 FILES = LocalFileSystem()
 
@@ -37,3 +37,13 @@ def test_deleted_rows_of_a_batch_are_not_live(start: int) -> None:
     deleted = merged([np.array([4, 1]), np.array([1, 7])])
 
     assert live_rows(start, 3, deleted).tolist() == [n not in {1, 4, 7} for n in range(start, start + 3)]
+
+
+def test_a_delete_file_of_several_data_files_is_read_once_for_all_of_them(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.parquet"
+    rows = {"file_path": ["w", "x", "y", "x"], "pos": [3, 5, 1, 0], "row": [{"a": 1}] * 4}
+    pq.write_table(pa.table(rows), shared, row_group_size=2)
+
+    found = read_shared(FILES, str(shared), ["x", "w", "z"])
+
+    assert {name: positions.tolist() for name, positions in found.items()} == {"x": [0, 5], "w": [3], "z": []}
