@@ -11,7 +11,7 @@ from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
 from lakehead.telemetry.events import PhaseMarked
-from tests.integration.maintenance_modes import maintained
+from tests.integration.maintenance_modes import maintained, part
 from tests.integration.pipeline_support import Scene
 from tests.integration.sink_support import Kept, add, full, numbers, scd1
 from tests.pipeline import Ran
@@ -132,6 +132,28 @@ def test_a_mirror_is_sorted_by_its_key_which_identifies_its_rows(on_sqlite: Scen
         assert column.has_column_index
         assert (column.bloom_filter_offset is not None) == (lane == "arrow")
     assert kept.rows("mirror", name, "id") == [(1,), (3,), (5,), (9,), (11,), (12,)]
+
+
+def test_a_compacted_mirror_is_sorted_and_has_no_delete_files(on_sqlite: Scene) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name = numbers(kept, *range(1, 31))
+    kept.run(scd1(name), merge_lane="arrow")
+    for at in (40, 41):
+        kept.scene.sql(f"UPDATE {name} SET at = {at} WHERE id IN ({at - 35}, {at - 25})")
+        add(kept, name, at + 5)
+        assert kept.run(scd1(name), merge_lane="arrow").errors == {}
+    before = whole(kept, f"mirror.{name}")
+    files = kept.scene.spark.table(f"lake.mirror.{name}.files")
+    assert files.where("content = 1").count() > 0
+
+    results, _ = maintained(kept, "apply", scd1(name), maintenance={"min_input_files": 2})
+
+    mirror = part(results, "mirror", name)
+    assert len(mirror["compaction"]["delete_files"]) > 0
+    [file] = files.collect()
+    ids = pq.read_table(file["file_path"].removeprefix("file:").removeprefix("//"), columns=["id"])["id"].to_pylist()
+    assert ids == sorted(row["id"] for row in before)
+    assert whole(kept, f"mirror.{name}") == before
 
 
 def test_rows_without_a_key_are_refused_by_a_mirror_that_was_made_for_rows_with_one(on_sqlite: Scene) -> None:

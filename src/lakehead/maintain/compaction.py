@@ -83,7 +83,7 @@ class Compactor:
             return candidates(table, self.options)
         async with self.table_leases.at(table.uuid, table.name):
             data, tries = await self._call(table, "rewrite_data_files", self.options, _strategy(table))
-            deletes, manifests = drop_dangling(table), 0
+            deletes, manifests = len(drop_dangling(table)), 0
             if _position_deletes(table.load()):
                 row, more = await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
                 deletes, tries = deletes + row.rewritten_delete_files_count, tries + more
@@ -106,8 +106,8 @@ class Compactor:
             known = {snapshot.snapshot_id for snapshot in table.load().metadata.snapshots}
             if planned.data_files:
                 await self._call(table, "rewrite_data_files", self.options, _strategy(table))
-            drop_dangling(table)
-            if planned.delete_files and _position_deletes(table.load()):
+            dropped = drop_dangling(table) if planned.delete_files else ()
+            if set(planned.delete_files).difference(dropped):
                 await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
             return rewritten_since(table.load(), known)
 
@@ -142,18 +142,18 @@ class Compactor:
         )
 
 
-def drop_dangling(table: IcebergTable) -> int:
-    """Remove delete files that delete nothing any more from main's snapshot. Returns how many.
+def drop_dangling(table: IcebergTable) -> tuple[str, ...]:
+    """Remove delete files that delete nothing any more from main's snapshot. Returns which.
 
     Raises `Unavailable` if landings committed first at every attempt, and `OutcomeUnknown`. Iceberg leaves delete files
     whose data files were rewritten, because those that take their place are as old to it as they were.
     """
-    dropped = 0
+    dropped: tuple[str, ...] = ()
 
     def changes(iceberg: Iceberg) -> Changes:
         nonlocal dropped
         found = dangling_deletes(iceberg)
-        dropped = len(found)
+        dropped = tuple(each.path for each in found)
         return (without_deletes(iceberg, found) if found else ()), ()
 
     for _ in range(TRIES):

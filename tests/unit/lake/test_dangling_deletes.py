@@ -23,6 +23,7 @@ from lakehead.lake.merge_commit import MergeFiles, delete_file
 from lakehead.lake.position_deletes import PATH_ID, write_positions
 from lakehead.lake.stagers import target_of
 from lakehead.maintain.compaction import drop_dangling
+from lakehead.maintain.compaction_plan import plan_compaction
 from tests.unit.lake.local_table import create, local_catalog, publish
 
 SCHEMA = Schema(NestedField(1, "p", LongType()), NestedField(2, "v", LongType()))
@@ -130,15 +131,27 @@ def test_a_delete_file_goes_with_the_last_data_file_that_it_is_about(catalog: Ca
     remove(table, there[1])
     assert {each.path for each in dangling_deletes(table.load())} == {one.file_path}
     before = table.load().scan().to_arrow().to_pylist()
-    assert drop_dangling(table) == 1
+    assert drop_dangling(table) == (one.file_path,)
     assert deletes_of(table) == {two.file_path, both.file_path}
     assert table.load().scan().to_arrow().to_pylist() == before
     assert len(before) == 17
 
     remove(table, there[2])
-    assert drop_dangling(table) == 2
+    assert len(drop_dangling(table)) == 2
     assert deletes_of(table) == set()
     assert len(table.load().scan().to_arrow()) == 10
+
+
+def test_a_maintenance_plan_names_what_it_drops(catalog: Catalog) -> None:
+    table = table_of(catalog, "planned", [1, 2, 3], UNPARTITIONED_PARTITION_SPEC)
+    there = data_files(table)
+    both, three = shared(table, there[1], there[2]), own(table, there[3], "three")
+    add_deletes(table, both, three)
+    assert plan_compaction(table.load()).delete_files == ()
+
+    remove(table, there[1], there[2])
+
+    assert plan_compaction(table.load()).delete_files == (both.file_path,)
 
 
 def test_dropping_them_changes_files_and_no_rows_and_is_said_so(catalog: Catalog) -> None:
@@ -155,7 +168,7 @@ def test_dropping_them_changes_files_and_no_rows_and_is_said_so(catalog: Catalog
     assert head.summary.operation is Operation.REPLACE
     assert (head.summary["total-delete-files"], head.summary["total-position-deletes"]) == ("0", "0")
     assert (head.summary["total-data-files"], head.summary["total-records"]) == ("1", "10")
-    assert drop_dangling(table) == 0
+    assert drop_dangling(table) == ()
     assert table.load().current_snapshot() == head, "nothing is committed for nothing"
 
 
@@ -169,10 +182,10 @@ def test_equality_deletes_go_when_no_data_file_is_older(catalog: Catalog, spec: 
 
     remove(table, there[1])
     # Without partitions it may be about the other file too, which is older.
-    assert drop_dangling(table) == (0 if spec is UNPARTITIONED_PARTITION_SPEC else 1)
+    assert len(drop_dangling(table)) == (0 if spec is UNPARTITIONED_PARTITION_SPEC else 1)
     if spec is UNPARTITIONED_PARTITION_SPEC:
         remove(table, there[2])
-        assert drop_dangling(table) == 1
+        assert len(drop_dangling(table)) == 1
     assert deletes_of(table) == set()
 
 
@@ -186,5 +199,5 @@ def test_a_delete_file_that_cannot_be_looked_into_stays(catalog: Catalog) -> Non
     remove(table, there[1])
     remove(table, there[2])
 
-    assert drop_dangling(table) == 0
+    assert drop_dangling(table) == ()
     assert deletes_of(table) == {both.file_path}
