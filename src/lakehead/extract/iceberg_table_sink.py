@@ -1,6 +1,6 @@
 """A sink of Iceberg tables: every write goes through the landing protocol."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -29,6 +29,7 @@ from lakehead.extract.merging import (
     merge_stager,
     overwrite,
     overwrite_newest,
+    overwrite_stager,
     whole_keys,
 )
 from lakehead.extract.modes import ReadersTable
@@ -49,6 +50,7 @@ from lakehead.lake.protocol import Audit
 from lakehead.lake.raw_floor import floor_of
 from lakehead.lake.staged_rows import Branch, Change, NewFiles
 from lakehead.lake.stagers import StagingFailed
+from lakehead.lake.whole_table import WholeTableStager
 from lakehead.spark.names import quoted
 from lakehead.state.model import Mark, Watermark
 
@@ -127,7 +129,8 @@ class IcebergTableSink:
             self._ensure(assign_fresh_schema_ids(self._made(self._raw).seen().schema()))
         rows = self._rows(raw, after=raw.slice - 1)
         statement = partial(overwrite, rows=rows, conditions=whole_keys(keys))
-        return self._land_out(raw, f"{raw.slice}", statement, progress.published)
+        by_tasks = partial(self._overwrite_stager, rows=rows, not_null=keys)
+        return self._land_out(raw, f"{raw.slice}", statement, by_tasks, progress.published)
 
     def commit_incremental(self, rule: DedupRule, progress: TableProgress) -> TableProgress:
         """Publish all slices of raw to readers: the newest row of each key."""
@@ -135,13 +138,16 @@ class IcebergTableSink:
         if raw is None or progress.complete:
             return progress
         if published is None or published.generation < raw.generation:
-            statement: Statement = partial(overwrite_newest, rows=self._rows(raw, after=0), rule=rule)
-            return self._land_out(raw, f"0..{raw.slice}", statement, published)
+            rows = self._rows(raw, after=0)
+            statement: Statement = partial(overwrite_newest, rows=rows, rule=rule)
+            by_tasks = partial(self._overwrite_stager, rows=rows, rule=rule)
+            return self._land_out(raw, f"0..{raw.slice}", statement, by_tasks, published)
         rows = self._rows(raw, after=published.slice or 0)
         statement = partial(merge_newest, rows=rows, rule=rule)
+        merged_by_tasks = partial(self._merge_stager, rows=rows, rule=rule)
         # A merge filter that excludes a row which should have matched would insert its key a second time.
         audits = [NoDuplicates(self._session, self._made(self._out), rule.keys)] if rule.filters else []
-        return self._land_out(raw, f"{published.slice}..{raw.slice}", statement, published, audits, (rows, rule))
+        return self._land_out(raw, f"{published.slice}..{raw.slice}", statement, merged_by_tasks, published, audits)
 
     def rebuild_from_raw(self, rule: DedupRule | None, progress: TableProgress, unit: str) -> TableProgress:
         """Write the mirror or the final table anew from raw, up to the slice that it had; `unit` is a name of its own.
@@ -163,9 +169,13 @@ class IcebergTableSink:
             rows = self._rows(upto, after=(upto.slice or 0) - 1)
             keys = keys_of(self._settings, self.columns) if self._settings.null_keys is Rule.EXCLUDE else ()
             statement: Statement = partial(overwrite, rows=rows, conditions=whole_keys(keys))
+            by_tasks = partial(self._overwrite_stager, rows=rows, not_null=keys)
         else:
-            statement = partial(overwrite_newest, rows=self._rows(upto, after=0), rule=rule)
-        return self._land_out(upto, f"rebuild/{unit}", statement, published, [self._check_raw_has_rows], again=True)
+            rows = self._rows(upto, after=0)
+            statement = partial(overwrite_newest, rows=rows, rule=rule)
+            by_tasks = partial(self._overwrite_stager, rows=rows, rule=rule)
+        audits = [self._check_raw_has_rows]
+        return self._land_out(upto, f"rebuild/{unit}", statement, by_tasks, published, audits, again=True)
 
     def close(self) -> None:
         """Close the catalog."""
@@ -186,6 +196,9 @@ class IcebergTableSink:
         if self._out_place and not self._is_view:
             partitions, properties = settings.partition_by, settings.mode.table_properties
             spec = TableSpec(self._out_place, partitions, as_configured=bool(partitions), properties=properties)
+            if settings.mode.merges:
+                keys = keys_of(settings, (field.name for field in schema.fields))
+                spec = replace(spec, keys=keys, null_keys=settings.null_keys is Rule.INCLUDE)
             specs.append((spec, self._out))
         made = ensure_tables(landing, schema, specs)
         self._raw, self._out = made[0], made[1] if len(made) > 1 else None
@@ -263,16 +276,16 @@ class IcebergTableSink:
         raw: Watermark,
         unit: str,
         statement: Statement,
+        stager_of: Callable[[MergeStager], MergeStager | LaneStager | WholeTableStager],
         expected: Watermark | None,
         audits: Sequence[Audit[Any]] = (),
-        merged: tuple[RawRows, DedupRule] | None = None,
         *,
         again: bool = False,
     ) -> TableProgress:
         """Run a statement on the mirror or the final table and land it, unless the table has raw's slices already.
 
-        With `again` also if it has. `merged` are the rows that the statement merges, if it does: there is a faster way
-        to merge some.
+        With `again` also if it has. `stager_of` may replace the stager that runs the statement by one that does the
+        same in Arrow.
         """
         table, run = self._made(self._out), self._landing.run
         if not again and expected and (expected.generation, expected.slice or 0) >= (raw.generation, raw.slice or 0):
@@ -285,7 +298,7 @@ class IcebergTableSink:
             waiting=run.waiting,
             merge=lambda session, target, _: self._write_out(statement, session, target),
         )
-        stager = by_spark if merged is None else self._merge_stager(by_spark, *merged)
+        stager = stager_of(by_spark)
         new_watermark = NewWatermark(watermark=raw.slice, slice=raw.slice, load_date=raw.last_loaded)
         with self._landing.lease(table, Unit(f"{self.id}/{unit}", raw.generation)) as lease:
             if lease is None:
@@ -297,6 +310,8 @@ class IcebergTableSink:
             done = staged.rows
             detail = {"inserted": done.inserted, "updated": done.updated}
             return self._written(table, staged.landing, done.inserted + done.updated, detail)
+        if isinstance(staged.rows, NewFiles):
+            return self._written(table, staged.landing, staged.rows.rows, {"total": staged.rows.rows})
         counted = counts_of(self._summary(table, staged.rows.head))
         return self._written(table, staged.landing, counted.rows, counted.detail)
 
@@ -308,6 +323,12 @@ class IcebergTableSink:
     def _merge_stager(self, by_spark: MergeStager, rows: RawRows, rule: DedupRule) -> MergeStager | LaneStager:
         raw, check = self._made(self._raw), self._check_same_columns
         return merge_stager(self._landing, by_spark, raw=raw, rows=rows, rule=rule, check=check)
+
+    def _overwrite_stager(
+        self, by_spark: MergeStager, rows: RawRows, not_null: Sequence[str] = (), rule: DedupRule | None = None
+    ) -> MergeStager | WholeTableStager:
+        raw, check = self._made(self._raw), self._check_same_columns
+        return overwrite_stager(self._landing, by_spark, raw=raw, rows=rows, not_null=not_null, rule=rule, check=check)
 
     def _check_same_columns(self) -> None:
         out = self._made(self._out)
@@ -345,15 +366,16 @@ class IcebergTableSink:
         )
         return replace(progress, written=written)
 
-    def _check_raw_has_rows(self, staged: Staged[Branch]) -> None:
+    def _check_raw_has_rows(self, staged: Staged[NewFiles] | Staged[Branch]) -> None:
         """An audit of a rebuild: a raw table that was made anew has none of the rows that readers still see."""
-        out = self._made(self._out)
-        before, after = (
-            int(self._summary(out, snapshot).get("total-records", "0"))
-            for snapshot in (out.seen().metadata.current_snapshot_id, staged.rows.head)
-        )
+        out, rows = self._made(self._out), staged.rows
+        before = self._total_rows(out, out.seen().metadata.current_snapshot_id)
+        after = rows.rows if isinstance(rows, NewFiles) else self._total_rows(out, rows.head)
         if before and not after:
             raise AuditFailed(self._raw_lacks("it holds none of the slices that were published"))
+
+    def _total_rows(self, table: IcebergTable, snapshot: int | None) -> int:
+        return int(self._summary(table, snapshot).get("total-records", "0"))
 
     def _raw_lacks(self, reason: str) -> str:
         out = self._out_place or self._raw_place

@@ -18,7 +18,8 @@ from lakehead.extract.raw_rows import LOAD_DATE, raw_schema
 from lakehead.extract.table_settings import PartitionField
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable
-from lakehead.lake.tables import create_table
+from lakehead.lake.tables import create_table, identified_by, sorted_by
+from lakehead.spark.names import quoted, readable
 
 RAW_PARTITIONS = (PartitionField(LOAD_DATE, "identity"),)
 
@@ -60,6 +61,10 @@ class TableSpec:
     as_configured: bool = False
     """Whether an existing table must have exactly these partitions."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    keys: Sequence[str] = ()
+    """The columns by which a new table's files are sorted."""
+    null_keys: bool = False
+    """Whether rows may have NULL in their key. If not, the keys of a new table are its identifier fields."""
 
 
 def ensure_tables(
@@ -82,8 +87,12 @@ def ensure_tables(
 
 
 def _make(landing: IcebergLanding, spec: TableSpec, schema: Schema, partition: PartitionSpec) -> IcebergTable:
-    place = spec.place
-    create = partial(create_table, partition=partition, location=place.location, properties=spec.properties)
+    place, order = spec.place, sorted_by(schema, spec.keys)
+    if not spec.null_keys:
+        schema = identified_by(schema, spec.keys)
+    create = partial(
+        create_table, partition=partition, order=order, location=place.location, properties=spec.properties
+    )
     landing.retries.call(f"The catalog {landing.catalog.name}", lambda: create(landing.catalog, place.name, schema))
     return IcebergTable(landing.catalog, place.name, landing.ledger, landing.retries)
 
@@ -92,8 +101,22 @@ def _check(table: IcebergTable, spec: TableSpec, schema: Schema, partition: Part
     """Raise `Misconfigured` if an existing table cannot hold these columns or has other partitions."""
     there = table.seen()
     _check_fits(table.name, schema, there.schema())
+    if spec.null_keys:
+        _check_may_be_null(table, spec.keys)
     if spec.as_configured:
         _check_partitions(table.name, _described(partition, schema), _described(there.spec(), there.schema()))
+
+
+def _check_may_be_null(table: IcebergTable, keys: Sequence[str]) -> None:
+    schema = table.seen().schema()
+    if required := [key for key in keys if schema.find_field(key).required]:
+        name = readable(table.catalog.name, *table.name.split("."))
+        statements = [f"ALTER TABLE {name} DROP IDENTIFIER FIELDS {', '.join(map(quoted, required))}"]
+        statements += [f"ALTER TABLE {name} ALTER COLUMN {quoted(key)} DROP NOT NULL" for key in required]
+        raise Misconfigured(
+            f"The table {table.name} requires a value in its key ({', '.join(required)}), and null_keys says that rows "
+            f"without one are merged. Change it: {'; '.join(statements)}."
+        )
 
 
 def _described(spec: PartitionSpec, schema: Schema) -> list[str]:

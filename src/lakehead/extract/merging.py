@@ -1,7 +1,7 @@
-"""Merging the newest row of each key into a mirror: in Spark SQL, or in Arrow."""
+"""Writing raw's rows to a mirror or a final table, all of them or the newest of each key: in Spark SQL, or in Arrow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -13,6 +13,7 @@ from lakehead.lake.merge import MergeStager
 from lakehead.lake.merge_changes import ColumnRange
 from lakehead.lake.merge_choice import MergeLane
 from lakehead.lake.merge_lane import Changes, LaneStager
+from lakehead.lake.whole_table import RowSource, WholeTableStager
 from lakehead.spark.names import quoted
 
 
@@ -56,6 +57,16 @@ class RawRows:
 
     after: int
     upto: int
+
+    @property
+    def ranges(self) -> tuple[ColumnRange, ...]:
+        """The slices and the generation as conditions on columns."""
+        slices = ColumnRange(SLICE, self.after + 1, self.upto)
+        return (
+            (slices,)
+            if self.generation is None
+            else (slices, ColumnRange(GENERATION, self.generation, self.generation))
+        )
 
     def sql(self, *conditions: str) -> str:
         """The SELECT statement for the rows that satisfy all conditions."""
@@ -144,13 +155,10 @@ def merge_stager(
     """
     if landing.merge_lane is MergeLane.SPARK or rule.filters:
         return by_spark
-    conditions = [ColumnRange(SLICE, rows.after + 1, rows.upto)]
-    if rows.generation is not None:
-        conditions.append(ColumnRange(GENERATION, rows.generation, rows.generation))
     changes = Changes(
         table=raw,
         snapshot=rows.snapshot,
-        conditions=tuple(conditions),
+        conditions=rows.ranges,
         keys=rule.keys,
         order=rule.order,
         null_keys=rule.null_keys,
@@ -158,6 +166,33 @@ def merge_stager(
     run = landing.run
     return LaneStager(
         session=run.session, table=by_spark.table, ids=run.ids, changes=changes, fallback=by_spark, check=check
+    )
+
+
+def overwrite_stager(
+    landing: IcebergLanding,
+    by_spark: MergeStager,
+    *,
+    raw: IcebergTable,
+    rows: RawRows,
+    not_null: Sequence[str] = (),
+    rule: DedupRule | None = None,
+    check: Callable[[], None],
+) -> MergeStager | WholeTableStager:
+    """The stager that replaces a whole table: here it is chosen whether tasks copy the rows, or Spark's INSERT does.
+
+    `by_spark` runs `overwrite` or, with a rule, `overwrite_newest`. Rows with NULL in a column of `not_null` are left
+    out; a rule adds its keys to them, unless it merges such rows.
+    """
+    if landing.merge_lane is MergeLane.SPARK:
+        return by_spark
+    source = RowSource(table=raw, snapshot=rows.snapshot, conditions=rows.ranges, not_null=tuple(not_null))
+    if rule is not None:
+        left_out = () if rule.null_keys else rule.keys
+        source = replace(source, not_null=(*not_null, *left_out), keys=rule.keys, order=rule.order)
+    run = landing.run
+    return WholeTableStager(
+        session=run.session, table=by_spark.table, ids=run.ids, source=source, fallback=by_spark, check=check
     )
 
 

@@ -53,6 +53,8 @@ SCD1 = Mode(
         "write.merge.mode": "merge-on-read",
         "write.update.mode": "merge-on-read",
         "write.delete.mode": "merge-on-read",
+        # Mirrors are sorted. Iceberg's default for such tables reads all that Spark writes twice, to divide it.
+        "write.distribution-mode": "hash",
     },
 )
 APPEND = Mode(

@@ -33,6 +33,7 @@ from lakehead.lake.landing import SnapshotId
 from lakehead.lake.merge_commit import MergeFiles
 from lakehead.lake.merged_files import MergedFiles
 from lakehead.lake.ports import Moved
+from lakehead.lake.replace_commit import ReplaceFiles
 from lakehead.lake.staged_rows import Branch, Change, NewFiles
 
 SWEEP = "lakehead-sweep"
@@ -76,12 +77,12 @@ def replacement(table: Iceberg, rows: NewFiles) -> tuple[TableUpdate, ...]:
 
 def empty(table: Iceberg, properties: Mapping[str, str], branch: str = MAIN_BRANCH) -> tuple[TableUpdate, ...]:
     """A snapshot that changes no row."""
-    return _made(_AsLoaded(table).update_snapshot(dict(properties), branch).fast_append())
+    return updates_of(as_loaded(table).update_snapshot(dict(properties), branch).fast_append())
 
 
 def empty_table(table: Iceberg) -> tuple[TableUpdate, ...]:
     """An empty snapshot without a parent, which no reference points at yet."""
-    updates = _made(_AsLoaded(table).update_snapshot({}, _NO_BRANCH).fast_append())
+    updates = updates_of(as_loaded(table).update_snapshot({}, _NO_BRANCH).fast_append())
     return tuple(update for update in updates if isinstance(update, AddSnapshotUpdate))
 
 
@@ -98,7 +99,12 @@ class _AsLoaded(Transaction):
         return self._table.metadata
 
 
-def _made(producer: Any) -> tuple[TableUpdate, ...]:
+def as_loaded(table: Iceberg) -> Transaction:
+    """A transaction without changes, for a producer of a snapshot on top of the table as it was loaded."""
+    return _AsLoaded(table)
+
+
+def updates_of(producer: Any) -> tuple[TableUpdate, ...]:
     """Write a snapshot's manifests, and return the updates that commit it."""
     updates: tuple[TableUpdate, ...] = producer._commit()[0]  # noqa: SLF001 - the public method commits at once
     return updates
@@ -160,32 +166,38 @@ def _new_snapshot(table: Iceberg, rows: NewFiles, properties: Mapping[str, str])
     metadata = table.metadata
     if metadata.default_spec_id != rows.spec_id:
         raise Moved("The table's partitions were changed after the files were written.")
-    update = _AsLoaded(table).update_snapshot(dict(properties))
+    if rows.change is Change.REPLACE:
+        whole = ReplaceFiles(as_loaded(table), table.io, properties)
+        for file in _data_files(metadata, rows):
+            file.spec_id = rows.spec_id
+            whole.append_data_file(file)
+        return updates_of(whole)
+    update = as_loaded(table).update_snapshot(dict(properties))
     producer: Any = update.merge_append() if rows.change is Change.APPEND else update.overwrite()
     if rows.change is not Change.APPEND:
         # PyIceberg skips manifests by a predicate, which it cannot build for every partition, and slowly for many.
-        producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_made`
+        producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `updates_of`
     for file in _data_files(metadata, rows):
         producer.append_data_file(file)
     if rows.change is not Change.APPEND:
         for old in _overwritten(table, rows):
             producer.delete_data_file(old)
-    return _made(producer)
+    return updates_of(producer)
 
 
 def without_files(table: Iceberg, files: Iterable[IcebergDataFile]) -> tuple[TableUpdate, ...]:
     """A snapshot that lacks these data files of main's snapshot, and is the same otherwise."""
-    producer: Any = _AsLoaded(table).update_snapshot({}).overwrite()
+    producer: Any = as_loaded(table).update_snapshot({}).overwrite()
     producer._build_delete_files_partition_predicate = lambda: producer.delete_by_predicate(AlwaysTrue())  # noqa: SLF001 - see `_new_snapshot`
     for file in files:
         producer.delete_data_file(file)
-    return _made(producer)
+    return updates_of(producer)
 
 
 def _merged(table: Iceberg, rows: MergedFiles, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
     if table.metadata.default_spec_id != rows.new.spec_id:
         raise Moved("The table's partitions were changed after the files were written.")
-    producer = MergeFiles(_AsLoaded(table), table.io, properties)
+    producer = MergeFiles(as_loaded(table), table.io, properties)
     for file in _data_files(table.metadata, rows.new):
         file.spec_id = rows.new.spec_id
         producer.append_data_file(file)
@@ -193,7 +205,7 @@ def _merged(table: Iceberg, rows: MergedFiles, properties: Mapping[str, str]) ->
         producer.add_deletes(deletes)
     for manifest, path in rows.removed:
         producer.remove(manifest, path)
-    return _made(producer)
+    return updates_of(producer)
 
 
 def _data_files(metadata: TableMetadata, rows: NewFiles) -> Iterable[IcebergDataFile]:
@@ -238,10 +250,9 @@ def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]
 def _overwritten(table: Iceberg, rows: NewFiles) -> Iterable[IcebergDataFile]:
     partitions = {same_partition(file.partition) for file in rows.files}
     for old in live_files(table):
-        if rows.change is Change.REPLACE or (rows.change is Change.REPLACE_FILES and old.file_path in rows.replaced):
-            yield old
-        elif rows.change is Change.REPLACE_FILES:
-            continue
+        if rows.change is Change.REPLACE_FILES:
+            if old.file_path in rows.replaced:
+                yield old
         elif old.spec_id != rows.spec_id:
             raise Misconfigured(
                 f"The table {'.'.join(table.name())} has files of an earlier partitioning, so its partitions cannot be "

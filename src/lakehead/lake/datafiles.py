@@ -18,6 +18,7 @@ import pyarrow.types as kinds
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakehead.errors import DiskFull
+from lakehead.lake.bloom_filters import BloomFilters
 from lakehead.lake.conform import conform
 
 ROW_GROUP_BYTES = 128 * 2**20
@@ -77,6 +78,7 @@ class Target:
     row_group_rows: int = 2**20
     parquet: Mapping[str, Any] = field(default_factory=dict)
     """Compression and page sizes, as PyArrow's writer takes them."""
+    bloom: BloomFilters = field(default_factory=BloomFilters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,12 @@ class DataFiles:
         if self._target.order:
             rows = rows.take(_sorted(rows, self._target.order))
         if partition.writer is None:
-            self._begin(partition)
+            self._begin(partition, rows.num_rows)
         partition.writer.write_table(rows, row_group_size=self._target.row_group_rows)
         if self._target.order or partition.sink.tell() >= self._target.file_bytes:
             self._end(partition)
 
-    def _begin(self, partition: _Open) -> None:
+    def _begin(self, partition: _Open, rows: int) -> None:
         writing = [other for other in self._open.values() if other.writer is not None]
         if len(writing) >= OPEN_FILES:
             self._end(writing[0])
@@ -213,7 +215,11 @@ class DataFiles:
             self._target.filesystem.create_dir(self._target.folder, recursive=True)
         partition.sink = self._target.filesystem.open_output_stream(f"{self._target.folder}/{partition.path}")
         partition.writer = pq.ParquetWriter(
-            partition.sink, self._target.schema, store_decimal_as_integer=True, **self._target.parquet
+            partition.sink,
+            self._target.schema,
+            store_decimal_as_integer=True,
+            bloom_filter_options=self._target.bloom.options(min(rows, self._target.row_group_rows)),
+            **self._target.parquet,
         )
 
     def _end(self, partition: _Open) -> None:

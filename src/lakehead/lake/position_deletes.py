@@ -93,6 +93,11 @@ def _columns(file: pq.ParquetFile) -> tuple[str, str]:
     return ids.get(PATH_ID, "file_path"), ids.get(POSITION_ID, "pos")
 
 
+def path_column(file: pq.ParquetFile) -> str:
+    """The name of the column that names data files."""
+    return _columns(file)[0]
+
+
 def merged(positions: Sequence[Positions]) -> Positions:
     """All of these positions: sorted, each of them once."""
     if not positions:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
-from pyiceberg.io.pyarrow import PyArrowFileIO, _get_parquet_writer_kwargs, schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.table import TableProperties
 from pyiceberg.table.sorting import NullOrder, SortDirection
@@ -26,6 +26,7 @@ from lakehead.lake.conform import RowsRejected
 from lakehead.lake.datafiles import Key, Target
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Fence, Head, Landing, NewWatermark, Unit, UnitRemainder
+from lakehead.lake.parquet_options import bloom_filters, writer_options
 from lakehead.lake.ports import Staged
 from lakehead.lake.staged_rows import Change, NewFiles
 from lakehead.lake.tasks import Part, TaskResult, attempt, pickled, unpickled, write_batches, write_parts
@@ -154,7 +155,8 @@ def target_of(table: Iceberg) -> Target:
         ),
         file_bytes=_number(properties, "WRITE_TARGET_FILE_SIZE_BYTES"),
         row_group_rows=_number(properties, "PARQUET_ROW_GROUP_LIMIT"),
-        parquet=_get_parquet_writer_kwargs(properties),
+        parquet=writer_options(table),
+        bloom=bloom_filters(table),
     )
 
 

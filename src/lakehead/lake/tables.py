@@ -11,8 +11,11 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import DoubleType, FloatType
 
 _FIRST_PARTITION_ID = 1000
+
+_FLOATS = (FloatType, DoubleType)
 
 DEFAULTS = {
     "format-version": "2",
@@ -64,10 +67,22 @@ def by_day(schema: Schema, column: str | None) -> PartitionSpec:
 
 
 def sorted_by(schema: Schema, columns: Sequence[str]) -> SortOrder:
-    """The order by columns, ascending; none without columns."""
-    if not columns:
+    """The order by columns, ascending; none without columns, or if one is nested."""
+    if not columns or not all(schema.find_field(name).field_type.is_primitive for name in columns):
         return UNSORTED_SORT_ORDER
     return SortOrder(*(SortField(schema.find_field(name).field_id, IdentityTransform()) for name in columns))
+
+
+def identified_by(schema: Schema, keys: Sequence[str]) -> Schema:
+    """The same schema with the keys as its identifier fields, which Iceberg requires to have a value in every row.
+
+    Unchanged if a key cannot be one: no floats and nothing nested can.
+    """
+    fields = {name: schema.find_field(name) for name in keys}
+    if any(not each.field_type.is_primitive or isinstance(each.field_type, _FLOATS) for each in fields.values()):
+        return schema
+    columns = [each.model_copy(update={"required": each.required or each.name in fields}) for each in schema.fields]
+    return Schema(*columns, identifier_field_ids=[each.field_id for each in fields.values()])
 
 
 def ensure_namespace(catalog: Catalog, name: str) -> None:

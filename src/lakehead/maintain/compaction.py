@@ -1,5 +1,7 @@
 """Compaction: rewrites many small files as few large ones, sorted as the table is, and applies delete files to them.
 
+Delete files that no data file needs any more are dropped.
+
 No row changes, so a landing and a compaction never conflict in content: the one that commits second tries again.
 """
 
@@ -16,14 +18,18 @@ from pyspark.sql import Row, SparkSession
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured, Unavailable
 from lakehead.ids import Random
-from lakehead.lake.commits import live_files
+from lakehead.lake.commits import Changes, live_files
+from lakehead.lake.dangling_deletes import dangling_deletes, without_deletes
 from lakehead.lake.iceberg_table import IcebergTable, summary_of
+from lakehead.lake.ports import Moved
 from lakehead.lake.table_leases import StateTableLeases
 from lakehead.maintain.compaction_plan import LARGE, SMALL, Compaction, rewritten_since
 from lakehead.maintain.growth import MANY_MANIFESTS
 from lakehead.retry import Backoff
 from lakehead.spark.names import argument, quoted, text
 from lakehead.spark.reasons import SPARKS_ERRORS, reason_of
+
+TRIES = 5
 
 _BEATEN = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 """Iceberg's errors for a commit that lost to another one, or whose response was lost: it may be repeated."""
@@ -77,10 +83,10 @@ class Compactor:
             return candidates(table, self.options)
         async with self.table_leases.at(table.uuid, table.name):
             data, tries = await self._call(table, "rewrite_data_files", self.options, _strategy(table))
-            deletes, manifests = 0, 0
+            deletes, manifests = len(drop_dangling(table)), 0
             if _position_deletes(table.load()):
                 row, more = await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
-                deletes, tries = row.rewritten_delete_files_count, tries + more
+                deletes, tries = deletes + row.rewritten_delete_files_count, tries + more
             if _manifests(table.load()) >= MANY_MANIFESTS:
                 row, more = await self._call(table, "rewrite_manifests", None)
                 manifests, tries = row.rewritten_manifests_count, tries + more
@@ -100,7 +106,8 @@ class Compactor:
             known = {snapshot.snapshot_id for snapshot in table.load().metadata.snapshots}
             if planned.data_files:
                 await self._call(table, "rewrite_data_files", self.options, _strategy(table))
-            if planned.delete_files:
+            dropped = drop_dangling(table) if planned.delete_files else ()
+            if set(planned.delete_files).difference(dropped):
                 await self._call(table, "rewrite_position_delete_files", {"rewrite-all": "true"})
             return rewritten_since(table.load(), known)
 
@@ -133,6 +140,32 @@ class Compactor:
             f"Landings in {table.name} committed before its compaction {self.backoff.attempts} times. Its rows are "
             "unchanged; run it again when fewer landings are running."
         )
+
+
+def drop_dangling(table: IcebergTable) -> tuple[str, ...]:
+    """Remove delete files that delete nothing any more from main's snapshot. Returns which.
+
+    Raises `Unavailable` if landings committed first at every attempt, and `OutcomeUnknown`. Iceberg leaves delete files
+    whose data files were rewritten, because those that take their place are as old to it as they were.
+    """
+    dropped: tuple[str, ...] = ()
+
+    def changes(iceberg: Iceberg) -> Changes:
+        nonlocal dropped
+        found = dangling_deletes(iceberg)
+        dropped = tuple(each.path for each in found)
+        return (without_deletes(iceberg, found) if found else ()), ()
+
+    for _ in range(TRIES):
+        try:
+            table.commit(None, changes)
+        except Moved:
+            continue
+        return dropped
+    raise Unavailable(
+        f"Landings in {table.name} committed before its compaction {TRIES} times. Its rows are unchanged; run it again "
+        "when fewer landings are running."
+    )
 
 
 def _strategy(table: IcebergTable) -> str:

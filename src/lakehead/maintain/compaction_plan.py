@@ -10,6 +10,7 @@ from pyiceberg.table import Table as Iceberg
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.utils.properties import property_as_int
 
+from lakehead.lake.dangling_deletes import dangling_deletes
 from lakehead.lake.landing import SnapshotId
 
 SMALL, LARGE = 0.75, 1.8
@@ -38,6 +39,7 @@ def plan_compaction(iceberg: Iceberg, *, min_input_files: int = 5, without: Coll
 
     Data files go by their size, if a partition has enough of them, or by their share of deleted rows. Position deletes
     are rewritten if a data file has several files of them, or if some are left of data files that are gone by then.
+    Deletes of any kind that delete nothing any more are dropped.
     """
     gone = set(without)
     tasks = [task for task in iceberg.scan().plan_files() if task.file.file_path not in gone]
@@ -46,9 +48,10 @@ def plan_compaction(iceberg: Iceberg, *, min_input_files: int = 5, without: Coll
     deletes = [file for file in _delete_files(iceberg) if file.content is DataFileContent.POSITION_DELETES]
     needed = Counter(_referenced(file) for file in deletes)
     rewritten = [file for file in deletes if needed[one := _referenced(file)] > 1 or (one and one not in left)]
+    dropped = {each.path for each in dangling_deletes(iceberg)}
     return Compaction(
         data_files=tuple(sorted(chosen)),
-        delete_files=tuple(sorted(file.file_path for file in deletes)) if rewritten else (),
+        delete_files=tuple(sorted(dropped | {file.file_path for file in deletes if rewritten})),
     )
 
 

@@ -387,8 +387,8 @@ class Watched(DataFiles):
         super().write(batch)
         self.most_bytes = max(self.most_bytes, sum(partition.bytes for partition in self._open.values()))
 
-    def _begin(self, partition: Any) -> None:
-        super()._begin(partition)
+    def _begin(self, partition: Any, rows: int) -> None:
+        super()._begin(partition, rows)
         self.most_open = max(self.most_open, sum(each.writer is not None for each in self._open.values()))
 
 

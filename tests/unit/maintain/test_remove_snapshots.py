@@ -27,7 +27,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehead.clock import SystemClock
 from lakehead.errors import OutcomeUnknown
-from lakehead.lake.commits import _NO_BRANCH, _AsLoaded, _made, set_main
+from lakehead.lake.commits import _NO_BRANCH, _AsLoaded, set_main, updates_of
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.ports import Moved
 from lakehead.maintain import places
@@ -89,7 +89,7 @@ def stage(table: Iceberg, value: int) -> None:
     fresh = table.catalog.load_table(table.name())
     producer = _AsLoaded(fresh).update_snapshot({"wap.id": str(value)}, _NO_BRANCH).fast_append()
     producer.append_data_file(file)
-    staged = tuple(update for update in _made(producer) if isinstance(update, AddSnapshotUpdate))
+    staged = tuple(update for update in updates_of(producer) if isinstance(update, AddSnapshotUpdate))
     back = (set_main(made.parent_snapshot_id),) if made.parent_snapshot_id is not None else ()
     fresh._do_commit((*staged, *back), ())
 
@@ -107,7 +107,7 @@ def pick(table: Iceberg, random: Random) -> None:
         for entry in manifest.fetch_manifest_entry(table.io):
             if entry.snapshot_id == source.snapshot_id and entry.data_file.file_path not in live:
                 producer.append_data_file(entry.data_file)
-    table._do_commit(_made(producer), ())
+    table._do_commit(updates_of(producer), ())
 
 
 def roll_back(table: Iceberg, random: Random) -> None:

@@ -292,8 +292,9 @@ class RuntimeConfig(ConfigModel):
     )
     merge_lane: MergeLane = Field(
         MergeLane.SPARK,
-        description="How changes are merged into a mirror of Iceberg: by `spark`, with its MERGE statement, or by "
-        "`arrow`, which is several times faster and leaves to Spark what it cannot merge.",
+        description="How changes are merged into a mirror of Iceberg, and mirrors and final tables are made whole: by "
+        "`spark`, with its MERGE and INSERT, or by `arrow`, which merges several times faster and leaves to Spark what "
+        "it cannot do.",
     )
     staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
     raw_retention_days: Count | None = Field(
