@@ -246,9 +246,10 @@ class IcebergTableSink:
                 with reading.open_parts(self._session.sparkContext.defaultParallelism) as parts:
                     stager = raw_stager(self._landing.run, table, reading, parts, ingest, change)
                     checks: list[Audit[NewFiles]] = [every_row_once, KeyCheck(self._settings, keys), *audits]
+                    checks.append(lambda _: reading.verify())
                     staged = lease.land(stager, new_watermark=new_watermark, expected=expected, audits=checks)
             except StagingFailed:
-                reading.probe_source()
+                reading.verify()
                 raise
         if staged is None:
             return self._settled()

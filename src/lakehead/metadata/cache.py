@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
-from lakehead.metadata.snapshot import DamagedSnapshot, TableSnapshot, from_json, parsed, to_json
+from lakehead.metadata.snapshot import DamagedSnapshot, LoadedTable, TableSnapshot, from_json, parsed, to_json
 
 FORMAT = 1
 _LONGEST = 120
@@ -79,19 +79,20 @@ class MetadataCacheManager:
         }
         self._write(self._catalogue_path(source, schema), written)
 
-    def loaded(self, table: str) -> TableSnapshot | None:
+    def loaded(self, table: str) -> LoadedTable | None:
         """The source's table as it was when it was last loaded; None if that is not known. Raises `DamagedSnapshot`."""
         kept = self._read(self._loaded_path(table))
         if kept is None:
             return None
         try:
-            return from_json(kept["table"])
+            return LoadedTable(from_json(kept["table"]), tuple(str(name) for name in kept["gone"]))
         except (KeyError, TypeError):
             raise DamagedSnapshot("it is not the snapshot of a load") from None
 
-    def keep_loaded(self, table: str, snapshot: TableSnapshot) -> None:
+    def keep_loaded(self, table: str, loaded: LoadedTable) -> None:
         """Keep as what a table is loaded. Raises `Unavailable` if it cannot be written."""
-        self._write(self._loaded_path(table), {"format": FORMAT, "table": to_json(snapshot)})
+        written = {"format": FORMAT, "table": to_json(loaded.table), "gone": list(loaded.gone)}
+        self._write(self._loaded_path(table), written)
 
     def _catalogue_path(self, source: str, schema: str | None) -> Path:
         return self.folder / f"v{FORMAT}" / "catalogues" / _file_name(source) / f"{_file_name(schema or '')}.json"

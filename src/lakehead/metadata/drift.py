@@ -97,7 +97,7 @@ ADVICE: Mapping[Drift, str] = {
     ),
     Drift.REORDERED: "set schema_policy.reordered to evolve: values go by the names of columns",
     Drift.NULLABILITY: "set schema_policy.nullability to evolve: columns of the lakehouse may be NULL anyway",
-    Drift.KEY: "correct primary_keys and set schema_policy.key to evolve; load it with --reload if rows were merged wrongly",
+    Drift.KEY: "correct primary_keys and set schema_policy.key to evolve; then load the table again with --reload",
 }
 """What to do about a change that stops a table."""
 
@@ -114,7 +114,7 @@ def changes(
 
     `table` has the columns of the table in the lakehouse, without ours; None if it does not exist. `source` has those
     of the source with the types that they would have there. `before` is the snapshot of the last load, if it is known.
-    `left_out` are columns that are not read by configuration.
+    `left_out` are columns of the table that get no values: by configuration, or because their loss was accepted before.
     """
     if table is None:
         return ()
@@ -140,7 +140,7 @@ def _by_table(
             shown, clash = _shown(now, other, source), folded.get(other.lower())
             yield Change(drift=Drift.RENAMED, column=name, old=old, new=shown, renamed_to=other, clash=clash)
     for name in source.names:
-        if name in table.names:
+        if name in table.names and name not in left_out:
             yield from _by_type(name, table.field(name).type, source.field(name).type, now, before)
 
 
@@ -203,6 +203,8 @@ def _shown(snapshot: TableSnapshot | None, name: str, schema: pa.Schema) -> str:
     column = snapshot.column(name) if snapshot else None
     if column is None:
         return stored
+    if stored == str(pa.null()):  # it cannot be read
+        return column.declared
     return column.declared if column.declared == stored else f"{column.declared} ({column.stored or stored})"
 
 
@@ -253,9 +255,7 @@ def planned(table: pa.Schema | None, source: pa.Schema, decisions: Sequence[Deci
     if table is None:
         return SchemaPlan(tuple(source.names), source)
     ignored = {
-        each.change.renamed_to or each.change.column
-        for each in decisions
-        if each.change.drift in (Drift.NEW, Drift.RENAMED) and each.action is Action.IGNORE
+        each.change.column for each in decisions if each.change.drift is Drift.NEW and each.action is Action.IGNORE
     }
     wider = {
         each.change.column for each in decisions if each.change.drift is Drift.WIDENED and each.action is Action.EVOLVE

@@ -64,8 +64,11 @@ DEFAULTS: Mapping[Drift, Action] = {
 NEEDS_SNAPSHOT = (Drift.RENAMED, Drift.NARROWED, Drift.REORDERED, Drift.NULLABILITY, Drift.KEY)
 """The kinds that are told by the snapshot of the last load, and not by the table alone."""
 
-IMPOSSIBLE: Mapping[Drift, tuple[Action, ...]] = {Drift.CHANGED: (Action.EVOLVE, Action.IGNORE)}
-"""Actions that a kind cannot have: no column holds values of both types."""
+IMPOSSIBLE: Mapping[Drift, Mapping[Action, str]] = {
+    Drift.CHANGED: dict.fromkeys((Action.EVOLVE, Action.IGNORE), "no column holds values of both types exactly"),
+    Drift.RENAMED: {Action.IGNORE: "neither of the names would get values any more"},
+}
+"""Actions that a kind cannot have, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from lakehead.metadata.cache import MetadataCacheManager
 from lakehead.metadata.guardrail import PrecisionGuardrail
 from lakehead.metadata.policy import SchemaPolicy
-from lakehead.metadata.snapshot import TableSnapshot
+from lakehead.metadata.snapshot import LoadedTable, TableSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class MetadataRepository:
     cache: MetadataCacheManager | None = None
     collected: dict[str, TableSnapshot] = field(default_factory=dict)
 
-    def loaded(self, table: str) -> TableSnapshot | None:
+    def loaded(self, table: str) -> LoadedTable | None:
         """The source's table when it was last loaded; None if that is not known. Raises `DamagedSnapshot`."""
         return self.cache.loaded(table) if self.cache else None
 
-    def keep_loaded(self, table: str, snapshot: TableSnapshot) -> None:
+    def keep_loaded(self, table: str, loaded: LoadedTable) -> None:
         """Remember as what a table is loaded now."""
         if self.cache:
-            self.cache.keep_loaded(table, snapshot)
+            self.cache.keep_loaded(table, loaded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,15 @@ class TableSnapshot:
         return next((column for column in self.columns if column.name == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """A table of the source as it was when it was last loaded."""
+
+    table: TableSnapshot
+    gone: tuple[str, ...] = ()
+    """Columns in the lakehouse that the source did not have any more, which was accepted."""
+
+
 @runtime_checkable
 class MetadataCapableEndpoint(Protocol):
     """A source that can snapshot many tables of a schema at once."""

@@ -13,7 +13,7 @@ from lakehead.errors import Unavailable
 from lakehead.metadata.cache import Catalogue, MetadataCacheManager
 from lakehead.metadata.repository import MetadataRepository, find_snapshot
 from lakehead.metadata.runtime import WantedCatalogue, WantedTable, collect_metadata
-from lakehead.metadata.snapshot import ColumnSnapshot, DamagedSnapshot, TableSnapshot
+from lakehead.metadata.snapshot import ColumnSnapshot, DamagedSnapshot, LoadedTable, TableSnapshot
 from lakehead.telemetry.events import Event, MetadataCollected
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -96,10 +96,10 @@ def catalogue_file(cache: MetadataCacheManager) -> Path:
 def test_what_is_kept_comes_back_as_it_was(cache: MetadataCacheManager) -> None:
     catalogue = Catalogue(place="here", wanted=("orders",), tables=(ORDERS,), collected_at=NOON)
     cache.keep_catalogue("shop", "public", catalogue)
-    cache.keep_loaded("public.Orders", ORDERS)
+    cache.keep_loaded("public.Orders", LoadedTable(ORDERS, gone=("old",)))
 
     assert cache.catalogue("shop", "public") == catalogue
-    assert cache.loaded("public.Orders") == ORDERS
+    assert cache.loaded("public.Orders") == LoadedTable(ORDERS, gone=("old",))
     assert (cache.catalogue("shop", None), cache.loaded("public.orders")) == (None, None)
     assert not list(cache.folder.rglob(".*")), "nothing half done stays behind"
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_collected_again_and_says_so(cache: MetadataCacheManag
 
 
 def test_a_damaged_load_is_told(cache: MetadataCacheManager) -> None:
-    cache.keep_loaded("t", ORDERS)
+    cache.keep_loaded("t", LoadedTable(ORDERS))
     [file] = cache.folder.rglob("loaded/*.json")
     file.write_text("{}")
 
