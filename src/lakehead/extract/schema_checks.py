@@ -30,7 +30,7 @@ def describe(source: Source, table: TableSettings) -> TableInfo:
     return source.describe_table(table.source, Overrides(as_text=frozenset(table.as_text), decimals=table.as_decimal))
 
 
-def stored_columns(info: TableInfo, table: TableSettings) -> pa.Schema:
+def stored_columns(info: TableInfo) -> pa.Schema:
     """The source's columns, with the types that their values have in the lakehouse; null for those not readable."""
     return pa.schema([pa.field(column.name, column.arrow or pa.null()) for column in info.columns])
 
@@ -47,7 +47,7 @@ def validated(
             f"The table {table.name} was not read: there is no snapshot of it in the source's catalogue, and "
             "schema_policy.require_snapshot is true. The event metadata_collected of its source says why."
         )
-    source, there = stored_columns(info, table), sink.source_columns()
+    source, there = stored_columns(info), sink.source_columns()
     loaded = _last_load(table.name, metadata, emit)
     found = changes(
         there,
@@ -85,9 +85,9 @@ def _last_load(table: str, metadata: MetadataAccess, emit: Callable[[Event], Non
         return None
 
 
-def loaded_as(described: DescribedTable, table: TableSettings) -> LoadedTable:
+def loaded_as(described: DescribedTable) -> LoadedTable:
     """What to remember of a table that is loaded now."""
-    source = stored_columns(described.info, table)
+    source = stored_columns(described.info)
     gone = tuple(name for name in described.plan.columns.names if name not in source.names)
     return LoadedTable(snapshot_of(described.info, source), gone)
 

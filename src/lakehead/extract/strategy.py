@@ -108,7 +108,7 @@ class ExecutionContext:
             opened.close()
 
     def described(self, source: Source) -> DescribedTable:
-        """The source's table, with its changes decided. Raises if a column cannot be read or a needed one is missing."""
+        """The source's table, its changes decided. Raises if a column cannot be read or a needed one is missing."""
         info = describe(source, self.table)
         self.emit(TableDescribed(columns={column.name: column.declared for column in info.columns}))
         for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
@@ -130,7 +130,7 @@ class ExecutionContext:
         """Prepare the sink for the table's rows. Returns the table's progress after that."""
         known = self.sink.id is not None
         self.sink.prepare(described.plan.columns)
-        self.metadata.repository.keep_loaded(self.table.name, loaded_as(described, self.table))
+        self.metadata.repository.keep_loaded(self.table.name, loaded_as(described))
         return progress if known else self.sink.progress()  # a mirror or final table may exist from before
 
     def reading(self, source: Source, query: Query, *, read_by: ReadBy | None = None) -> Reading:

@@ -262,7 +262,12 @@ def planned(table: pa.Schema | None, source: pa.Schema, decisions: Sequence[Deci
     }
     read = tuple(name for name in source.names if name not in ignored)
     kept = [
-        pa.field(each.name, source.field(each.name).type if each.name in wider else plain(each.type)) for each in table
+        pa.field(
+            each.name,
+            source.field(each.name).type if each.name in wider else plain(each.type),
+            nullable=each.nullable or each.name not in read,  # it is filled with NULL
+        )
+        for each in table
     ]
     added = [source.field(name) for name in read if name not in table.names]
     return SchemaPlan(read, pa.schema([*kept, *added]), tuple(decisions))

@@ -71,6 +71,7 @@ class ResolvedConfig:
         secret = {key for key, value in source.properties.items() if isinstance(value, SecretReference)}
         return replace(
             settings,
+            driver=source.driver,
             tls=self._tls(source.tls) if source.tls else None,
             options=(*settings.options, *((key, value) for key, value in given.items() if key not in secret)),
             secret_options=tuple((key, given[key]) for key in sorted(secret)),

@@ -1,8 +1,9 @@
 """Opens everything that a configuration names. The only module that chooses adapters."""
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog
@@ -23,7 +24,12 @@ from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.run_context import RunContext
+from lakehead.metadata.cache import MetadataCacheManager
+from lakehead.metadata.guardrail import PrecisionGuardrail
+from lakehead.metadata.policy import SchemaPolicy
+from lakehead.metadata.runtime import WantedCatalogue, WantedTable
 from lakehead.run.config.connections import FileSinkConfig
+from lakehead.run.config.metadata_config import guardrail, schema_policy
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.environment import store_settings
 from lakehead.run.error_messages import open_errors_as
@@ -58,6 +64,39 @@ class Wiring(ResolvedConfig):
         """Return a function that opens the source of a table."""
         settings = self.source_settings(self.config.source_of(table))
         return lambda: open_source(settings, session)
+
+    def wanted_catalogues(self, tables: Iterable[TableConfig], session: SparkSession) -> list[WantedCatalogue]:
+        """Return the sources of the tables, for their metadata."""
+        by_source: dict[str, list[TableConfig]] = {}
+        for table in tables:
+            by_source.setdefault(table.source or next(iter(self.config.sources)), []).append(table)
+        return [
+            WantedCatalogue(
+                source=name,
+                place=str(self.source_settings(self.config.sources[name])),
+                open=partial(self._opened_source, several[0], session),
+                tables=[
+                    WantedTable(name=table.full_name, schema=table.schema_name, table=table.table) for table in several
+                ],
+            )
+            for name, several in by_source.items()
+        ]
+
+    def _opened_source(self, table: TableConfig, session: SparkSession) -> AbstractContextManager[object]:
+        return closing(self.source_of(table, session)())
+
+    def metadata_cache(self, clock: Clock) -> MetadataCacheManager:
+        """Return the metadata cache."""
+        metadata = self.config.metadata
+        return MetadataCacheManager(Path(metadata.cache_path).expanduser(), timedelta(hours=metadata.ttl_hours), clock)
+
+    def schema_rules(self, table: TableConfig) -> tuple[SchemaPolicy, PrecisionGuardrail]:
+        """Return what is done when a table's source has changed, and how many digits its decimals may have."""
+        metadata = self.config.metadata
+        return (
+            schema_policy(metadata.schema_policy, table.schema_policy),
+            guardrail(metadata.guardrails, table.guardrails),
+        )
 
     def sink_of(self, table: TableConfig, settings: TableSettings, run: RunContext) -> TableSink:
         """Where a table is kept. Each thread opens its own; close it."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lakehead.extract.modes import MODES, ReadersTable
+from lakehead.metadata.policy import NEEDS_SNAPSHOT
 from lakehead.run.config.base import REFERENCE, TABLE_NAME
 from lakehead.run.config.problems import ConfigProblem, path_of
 
@@ -35,6 +36,7 @@ def broken_rules(raw: Raw) -> Iterator[ConfigProblem]:
     yield from _files(raw)
     yield from _catalogs(raw)
     yield from _open_secrets(raw)
+    yield from _policies(raw)
     if "metadata" in raw and "metadata" in _child(raw, "runtime"):
         yield ConfigProblem("runtime.metadata", "is given twice: here and at the top level. Remove this one.")
 
@@ -193,6 +195,26 @@ def _catalogs(raw: Raw) -> Iterator[ConfigProblem]:
             "runtime.ledger.url",
             "is missing: without an embedded catalog, set where landings are recorded.",
         )
+
+
+def _policies(raw: Raw) -> Iterator[ConfigProblem]:
+    """Policies about what can only be told by snapshots, while none are taken."""
+    key: tuple[str, ...] = ("metadata",)
+    metadata = _child(raw, "metadata")
+    if not metadata:
+        key, metadata = ("runtime", "metadata"), _child(_child(raw, "runtime"), "metadata")
+    if metadata.get("enabled") is True:
+        return
+    places: list[tuple[tuple[str | int, ...], Raw]] = [(key, metadata)]
+    places += [(("tables", index), table) for index, table in _tables(raw)]
+    for place, owner in places:
+        policy = _child(owner, "schema_policy")
+        for name in (*NEEDS_SNAPSHOT, *(["require_snapshot"] if policy.get("require_snapshot") is True else [])):
+            if policy.get(name) is not None:
+                yield ConfigProblem(
+                    path_of((*place, "schema_policy", str(name))),
+                    "needs metadata.enabled: it is told by snapshots, and none are taken. Set it to true.",
+                )
 
 
 def _open_secrets(raw: Raw) -> Iterator[ConfigProblem]:

@@ -12,6 +12,7 @@ from lakehead.extract.planning.axis import Kind
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, invalid
 from lakehead.run.config.cron_schedule import ScheduleText
 from lakehead.run.config.initial_watermark import parse_watermark
+from lakehead.run.config.metadata_config import GuardrailsConfig, SchemaPolicyConfig
 from lakehead.run.config.partition_fields import PartitionFieldText
 from lakehead.run.config.runtime_config import Count
 from lakehead.state.model import Value
@@ -166,6 +167,13 @@ class TableConfig(ConfigModel):
         None,
         description="When schedulers load the table: a cron expression in UTC, for --dump-orchestration-plan. Default: "
         "the runtime's schedule.",
+    )
+    schema_policy: SchemaPolicyConfig | None = Field(
+        None,
+        description="How changed columns of the source are handled, where it differs from metadata.schema_policy.",
+    )
+    guardrails: GuardrailsConfig | None = Field(
+        None, description="Limits of decimal columns, where they differ from metadata.guardrails."
     )
     reconciliation: ReconciliationConfig | None = Field(
         None,
