@@ -182,7 +182,7 @@ class MemoryTableSink:
             if reading.by_jdbc:
                 frame = frame_of(self.run.session, reading, parts, ingest)
                 return conformed(frame.toArrow(), self._columns)
-            batches = [batch for part in parts for batch in read_rows(RawPart(part, ingest))]
+            batches = [batch for part in parts for batch in read_rows(RawPart(part, ingest, reading.protections))]
         rows = pa.Table.from_batches(batches) if batches else self._columns.empty_table()
         reading.verify()
         return conformed(rows, self._columns)

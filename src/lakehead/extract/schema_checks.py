@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured, Unavailable
+from lakehead.extract.protection import LeftOut, exact_names, hidden, protected_schema
 from lakehead.extract.sink import TableSink
 from lakehead.extract.table_settings import TableSettings
 from lakehead.metadata.drift import SchemaPlan, changes, check_decisions, decided, planned
@@ -27,12 +28,15 @@ class DescribedTable:
 
 def describe(source: Source, table: TableSettings) -> TableInfo:
     """The source's table as its catalogue has it now."""
-    return source.describe_table(table.source, Overrides(as_text=frozenset(table.as_text), decimals=table.as_decimal))
+    overrides = Overrides(as_text=frozenset(table.as_text), decimals=table.as_decimal)
+    return hidden(source.describe_table(table.source, overrides), table.columns)
 
 
-def stored_columns(info: TableInfo) -> pa.Schema:
-    """The source's columns, with the types that their values have in the lakehouse; null for those not readable."""
-    return pa.schema([pa.field(column.name, column.arrow or pa.null()) for column in info.columns])
+def stored_columns(info: TableInfo, table: TableSettings) -> pa.Schema:
+    """The source's columns that are read, with the types that their values have in the lakehouse; null for those that
+    cannot be read."""
+    columns = pa.schema([pa.field(column.name, column.arrow or pa.null()) for column in info.columns])
+    return protected_schema(columns, exact_names(info, table.columns))
 
 
 def validated(
@@ -47,15 +51,12 @@ def validated(
             f"The table {table.name} was not read: there is no snapshot of it in the source's catalogue, and "
             "schema_policy.require_snapshot is true. The event metadata_collected of its source says why."
         )
-    source, there = stored_columns(info), sink.source_columns()
+    source, there = stored_columns(info, table), sink.source_columns()
     loaded = _last_load(table.name, metadata, emit)
-    found = changes(
-        there,
-        source,
-        snapshot_of(info, source),
-        loaded.table if loaded else None,
-        left_out=loaded.gone if loaded else (),
-    )
+    left_out = [name for name, rule in exact_names(info, table.columns).items() if isinstance(rule, LeftOut)]
+    gone = loaded.gone if loaded else ()
+    before = loaded.table if loaded else None
+    found = changes(there, source, snapshot_of(info, source), before, left_out=[*left_out, *gone])
     decisions = decided(found, metadata.policy, merges=table.mode.merges, evolves=sink.evolves)
     for each in decisions:
         change = each.change
@@ -85,9 +86,9 @@ def _last_load(table: str, metadata: MetadataAccess, emit: Callable[[Event], Non
         return None
 
 
-def loaded_as(described: DescribedTable) -> LoadedTable:
+def loaded_as(described: DescribedTable, table: TableSettings) -> LoadedTable:
     """What to remember of a table that is loaded now."""
-    source = stored_columns(described.info)
+    source = stored_columns(described.info, table)
     gone = tuple(name for name in described.plan.columns.names if name not in source.names)
     return LoadedTable(snapshot_of(described.info, source), gone)
 

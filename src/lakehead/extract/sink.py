@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakehead.extract.merging import DedupRule
 from lakehead.extract.planning.windows import Slice
+from lakehead.extract.protection import Protection
 from lakehead.extract.raw_rows import SLICE
 from lakehead.extract.table_settings import Reader, TableSettings
 from lakehead.lake.ports import Overtaken
@@ -77,6 +78,9 @@ class Reading:
     """How many parts. Default: Spark's default parallelism."""
 
     fetch_rows: int = 10_000
+    protections: Mapping[str, Protection] = field(default_factory=dict)
+    """Columns that are masked or hashed, by their exact names."""
+
     read_by: ReadBy | None = None
     """The column and filter to record with the new watermark."""
 

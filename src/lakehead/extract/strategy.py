@@ -12,6 +12,7 @@ from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.extract.modes import Mode
 from lakehead.extract.planning.planner import Planner
 from lakehead.extract.planning.slicing import SlicingPolicy
+from lakehead.extract.protection import exact_names
 from lakehead.extract.schema_checks import DescribedTable, check_unchanged, describe, loaded_as, validated
 from lakehead.extract.sink import Reading, TableProgress, TableSink, Written
 from lakehead.extract.table_settings import TableSettings
@@ -130,7 +131,7 @@ class ExecutionContext:
         """Prepare the sink for the table's rows. Returns the table's progress after that."""
         known = self.sink.id is not None
         self.sink.prepare(described.plan.columns)
-        self.metadata.repository.keep_loaded(self.table.name, loaded_as(described))
+        self.metadata.repository.keep_loaded(self.table.name, loaded_as(described, self.table))
         return progress if known else self.sink.progress()  # a mirror or final table may exist from before
 
     def reading(self, source: Source, query: Query, *, read_by: ReadBy | None = None) -> Reading:
@@ -143,6 +144,7 @@ class ExecutionContext:
             parts=table.read_partitions,
             fetch_rows=table.fetch_rows,
             read_by=read_by,
+            protections=exact_names(query.table, table.columns),
             verify=lambda: check_unchanged(source, table, query.table),
         )
 

@@ -140,7 +140,7 @@ def _by_table(
             shown, clash = _shown(now, other, source), folded.get(other.lower())
             yield Change(drift=Drift.RENAMED, column=name, old=old, new=shown, renamed_to=other, clash=clash)
     for name in source.names:
-        if name in table.names and name not in left_out:
+        if name in table.names:
             yield from _by_type(name, table.field(name).type, source.field(name).type, now, before)
 
 

@@ -216,7 +216,12 @@ class Ingestion:
     def _load(self, table: TableConfig, session: SparkSession, metadata: MetadataRepository) -> Done | Skipped:
         config, emit = self.wiring.config, self.emitter.for_table(table.full_name)
         strategy = self.strategies.of(MODES[table.mode])
-        settings = table_settings(table, finalizes=config.runtime.finalize_full_refresh, reload=self.reload)
+        settings = table_settings(
+            table,
+            finalizes=config.runtime.finalize_full_refresh,
+            reload=self.reload,
+            columns=self.wiring.protections(table),
+        )
         run = RunContext(
             pipeline=config.runtime.pipeline,
             run=self.emitter.run,

@@ -1,6 +1,6 @@
 """Opens everything that a configuration names. The only module that chooses adapters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from datetime import timedelta
 from functools import partial
@@ -15,6 +15,7 @@ from lakehead.extract.file_table_sink import FileTableSink
 from lakehead.extract.iceberg_table_sink import IcebergTableSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.modes import MODES, ReadersTable
+from lakehead.extract.protection import Protection
 from lakehead.extract.sink import TableSink
 from lakehead.extract.table_settings import Finalize, LateCommits, Reader, Rule, TableSettings
 from lakehead.ids import Ids
@@ -186,8 +187,13 @@ class Wiring(ResolvedConfig):
         return f"{base.rstrip('/')}/{root.strip('/')}/{table.full_name}" if root else None
 
 
-def table_settings(table: TableConfig, *, finalizes: bool, reload: bool) -> TableSettings:
-    """Convert a table of the configuration to the settings that strategies take."""
+def table_settings(
+    table: TableConfig, *, finalizes: bool, reload: bool, columns: Mapping[str, Protection] | None = None
+) -> TableSettings:
+    """Convert a table of the configuration to the settings that strategies take.
+
+    `columns` are those that are protected; needed where rows are read or compared.
+    """
     return TableSettings(
         name=table.full_name,
         source=TableName(table.table, table.schema_name),
@@ -203,6 +209,7 @@ def table_settings(table: TableConfig, *, finalizes: bool, reload: bool) -> Tabl
         source_filter=table.source_filter,
         as_text=table.as_text,
         as_decimal=table.as_decimal,
+        columns=columns or {},
         null_watermarks=Rule(table.null_watermarks),
         null_keys=Rule(table.null_keys),
         partition_by=table.partition_by,

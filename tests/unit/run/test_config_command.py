@@ -168,6 +168,7 @@ def reference() -> str:
         "FileSinkConfig": "`sinks.<name>`, type files",
         "SparkConfig": "`spark`",
         "TableConfig": "`tables[*]`",
+        "ProtectedColumnConfig": "`tables[*].columns.<name>`",
         "ReconciliationConfig": "`tables[*].reconciliation`",
         "ConsumeConfig": "`pipelines.<name>`",
         "SqsQueueConfig": "`pipelines.<name>.queue`, type sqs",
