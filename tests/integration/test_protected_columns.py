@@ -122,9 +122,8 @@ def test_a_value_that_is_refused_is_not_shown_and_a_renamed_column_is_not_read_p
     assert scene.rows(f"mirror.{name}").num_columns == before
 
 
-def test_a_file_sink_protects_too(kept: Kept) -> None:
-    if kept.kind != "files":
-        pytest.skip("what an Iceberg sink does is shown above")
+def test_a_file_sink_protects_too(in_files: Kept) -> None:
+    kept = in_files
     name = kept.scene.name()
     kept.scene.sql(
         f"CREATE TABLE {name} (id integer primary key, at integer, email text, note text)",
