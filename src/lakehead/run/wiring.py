@@ -30,11 +30,11 @@ from lakehead.metadata.guardrail import PrecisionGuardrail
 from lakehead.metadata.policy import SchemaPolicy
 from lakehead.metadata.runtime import WantedCatalogue, WantedTable
 from lakehead.run.config.connections import FileSinkConfig
-from lakehead.run.config.metadata_config import guardrail, schema_policy
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.environment import store_settings
 from lakehead.run.error_messages import open_errors_as
 from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.run.schema_rules import guardrail, schema_policy
 from lakehead.source.dialects import open_source
 from lakehead.source.port import Source, TableName
 from lakehead.spark.settings import embedded_catalog

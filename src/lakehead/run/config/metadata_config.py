@@ -1,13 +1,13 @@
 """The configuration of metadata: what is kept of the sources' catalogues, and what is done when they change."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt
 
-from lakehead.metadata.guardrail import MAX_DIGITS, PrecisionGuardrail
-from lakehead.metadata.policy import Action, Drift, SchemaPolicy
 from lakehead.run.config.base import ConfigModel, NonEmptyText
+
+MAX_DIGITS = 38
+"""The most digits of a decimal."""
 
 Digits = Annotated[StrictInt, Field(ge=0, le=MAX_DIGITS)]
 Hours = Annotated[StrictInt, Field(ge=1)]
@@ -98,27 +98,3 @@ class MetadataConfig(ConfigModel):
     schema_policy: SchemaPolicyConfig = Field(
         SchemaPolicyConfig(), description="How schema drift is handled; a table may have its own."
     )
-
-
-def schema_policy(*given: SchemaPolicyConfig | None) -> SchemaPolicy:
-    """The policy of a table. What stands later counts."""
-    told = _together(*given)
-    flags = {name: bool(told.pop(name)) for name in ("require_snapshot", "allow_missing_columns") if name in told}
-    return SchemaPolicy(actions={Drift(kind): Action(str(action)) for kind, action in told.items()}, **flags)
-
-
-def guardrail(*given: GuardrailsConfig | None) -> PrecisionGuardrail:
-    """The precision guardrail of a table. What stands later counts."""
-    return PrecisionGuardrail(**{name: int(str(value)) for name, value in _together(*given).items()})
-
-
-def _together(*given: ConfigModel | None) -> dict[str, object]:
-    told: dict[str, object] = {}
-    for each in given:
-        if each is not None:
-            told |= {name: value for name, value in _fields(each).items() if value is not None}
-    return told
-
-
-def _fields(model: ConfigModel) -> Mapping[str, object]:
-    return dict(model)

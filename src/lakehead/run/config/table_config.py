@@ -21,12 +21,10 @@ from lakehead.extract.planning.axis import Kind
 from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.run.config.cron_schedule import ScheduleText
 from lakehead.run.config.initial_watermark import parse_watermark
-from lakehead.run.config.metadata_config import GuardrailsConfig, SchemaPolicyConfig
+from lakehead.run.config.metadata_config import MAX_DIGITS, GuardrailsConfig, SchemaPolicyConfig
 from lakehead.run.config.partition_fields import PartitionFieldText
 from lakehead.run.config.runtime_config import Count
 from lakehead.state.model import Value
-
-MAX_DIGITS = 38
 
 NullRule = Literal["include", "exclude", "fail"]
 if TYPE_CHECKING:
