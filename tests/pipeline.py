@@ -64,6 +64,7 @@ class Pipeline:
     runtime: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[Mapping[str, Any]] = ()
     sinks: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @staticmethod
     def spark_settings(folder: Path) -> SparkSettings:
@@ -87,6 +88,8 @@ class Pipeline:
             "spark": {"lakehouse": str(self.lakehouse)},
             "tables": [{**self._late_commits(table), **table} for table in (self.tables if tables is None else tables)],
         }
+        if self.metadata is not None:
+            written["metadata"] = dict(self.metadata)
         if self.sinks is not None:
             written["sinks"] = dict(self.sinks)
         path = self.folder / "config.json"

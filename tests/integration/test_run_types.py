@@ -283,11 +283,11 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "dropped": (lambda name: [f"ALTER TABLE {name} DROP COLUMN word"], "the source has no column 'word' any more"),
     "changed": (
         lambda name: [f"ALTER TABLE {name} DROP COLUMN word", f"ALTER TABLE {name} ADD COLUMN word date"],
-        "column 'word' is date in the source and string here",
+        "column 'word' was string and is date (date32[day]) now",
     ),
     "widened": (
         lambda name: [f"ALTER TABLE {name} DROP COLUMN size", f"ALTER TABLE {name} ADD COLUMN size bigint"],
-        "column 'size' is long in the source and int here",
+        "column 'size' was int32 and is bigint (int64) now",
     ),
 }
 
@@ -296,12 +296,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
 @ONE_SERVER
 def test_a_source_that_has_changed_is_refused_by_name_before_anything_is_written(scene: Scene, change: str) -> None:
     name = one_row(scene, {"word": ("varchar(10)", "'a'", "a"), "size": ("int", "1", 1)})
-    tables = in_both_modes(name)
+    tables = in_both_modes(name, schema_policy={"new": "freeze", "widened": "freeze"})
     assert scene.run(*tables).errors == {}
 
     def standing() -> list[object]:
         kept = [f"raw.{name}_full", f"final.{name}_full", f"raw.{name}_scd1", f"mirror.{name}_scd1"]
-        return [(scene.pipeline.snapshots(each), scene.rows(each).to_pylist()) for each in kept]
+        return [
+            (scene.pipeline.snapshots(each), scene.rows(each).schema, scene.rows(each).to_pylist()) for each in kept
+        ]
 
     before = standing()
     alter, said = CHANGES[change]

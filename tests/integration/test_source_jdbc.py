@@ -280,3 +280,18 @@ def test_what_goes_wrong_by_jdbc_is_one_sentence_without_the_password(
     with pytest.raises(error, match=said) as raised:
         open_source(parse_source_url(place, user="lakehead", password="c4nary"), spark)
     assert "c4nary" not in repr(raised.value) + repr(raised.value.__context__)
+
+
+def test_the_driver_that_is_named_connects_and_reads(sqlite: Database, spark: SparkSession) -> None:
+    name = sqlite.name()
+    sqlite.numbers(name, 3)
+    known = parse_source_url(f"jdbc:{sqlite.url.replace('sqlite:///', 'sqlite:')}")
+    settings = replace(known, driver="org.sqlite.JDBC")
+
+    with closing(open_source(settings, spark)) as source:
+        parts = source.parts(Query(table=source.describe_table(TableName(name))), 1)
+        assert sorted(row[0] for row in frame(spark, parts).collect()) == [1, 2, 3]
+    with pytest.raises(Misconfigured, match=r"There is no JDBC driver 'org\.no\.Driver'"):
+        open_source(replace(known, driver="org.no.Driver"), spark)
+    with pytest.raises(Misconfigured, match=r"'org\.mariadb\.jdbc\.Driver' is not for jdbc:sqlite"):
+        open_source(replace(known, driver="org.mariadb.jdbc.Driver"), spark)

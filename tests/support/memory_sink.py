@@ -16,6 +16,7 @@ from lakehead.extract.row_checks import check_keys, check_not_emptied
 from lakehead.extract.sink import LOADED_IN_FULL, Reading, TableProgress, Written, check_order, keys_of
 from lakehead.extract.staging import frame_of, ingest_of
 from lakehead.extract.table_settings import Rule, TableSettings
+from lakehead.lake.conform import conform
 from lakehead.lake.ports import Overtaken
 from lakehead.lake.run_context import RunContext
 from lakehead.state.model import Watermark
@@ -64,13 +65,22 @@ class MemoryTableSink:
             raise Misconfigured(f"The table {self.settings.name} does not exist. Prepare it first.")
         return self.table.columns
 
+    @property
+    def evolves(self) -> bool:
+        return True
+
+    def source_columns(self) -> pa.Schema | None:
+        if self.table.columns is None:
+            return None
+        return pa.schema([column for column in self.table.columns if column.name not in INGEST_SCHEMA.names])
+
     def prepare(self, columns: pa.Schema) -> None:
         columns = raw_schema(columns)
         with self.table.lock:
-            if self.table.columns is None:
-                self.table.columns = columns
-            if self.table.columns != columns:
-                raise Misconfigured(f"The table {self.settings.name} does not match its source, which has changed.")
+            self.table.columns = columns
+            self.table.raw = [conformed(rows, columns) for rows in self.table.raw]
+            if self.table.published is not None:
+                self.table.published = conformed(self.table.published, columns)
 
     def progress(self) -> TableProgress:
         return TableProgress(self.table.raw_watermark, self.table.published_watermark)
@@ -171,9 +181,11 @@ class MemoryTableSink:
         with reading.open_parts(1) as parts:
             if reading.by_jdbc:
                 frame = frame_of(self.run.session, reading, parts, ingest)
-                return frame.toArrow().cast(self._columns)
-            batches = [batch for part in parts for batch in read_rows(RawPart(part, ingest))]
-        return pa.Table.from_batches(batches, self._columns)
+                return conformed(frame.toArrow(), self._columns)
+            batches = [batch for part in parts for batch in read_rows(RawPart(part, ingest, reading.protections))]
+        rows = pa.Table.from_batches(batches) if batches else self._columns.empty_table()
+        reading.verify()
+        return conformed(rows, self._columns)
 
     def _publish(self, raw: Watermark, progress: TableProgress, rows: Callable[[], Iterable[Row]]) -> TableProgress:
         """Show readers some rows, if they still see what they were seen to see."""
@@ -189,6 +201,11 @@ class MemoryTableSink:
             self.table.published_watermark = self._watermark(raw.generation, number, number, raw.last_loaded)
         written = Written(rows=table.num_rows, slice=number, location="memory", detail={"total": table.num_rows})
         return replace(self.progress(), written=written)
+
+
+def conformed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """The rows with these columns, by name; columns that they lack are NULL."""
+    return pa.Table.from_batches([conform(batch, columns) for batch in rows.to_batches()], columns)
 
 
 def newest_rows(rows: Iterable[Row], rule: DedupRule) -> list[Row]:

@@ -12,14 +12,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehead.errors import Misconfigured
 from lakehead.extract.file_marks import FileMark, decode_mark, encode_mark
 from lakehead.extract.merging import DedupRule, newest_of, whole_keys
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.raw_rows import raw_schema
+from lakehead.extract.raw_rows import INGEST_SCHEMA, raw_schema
 from lakehead.extract.row_checks import check_keys, check_not_emptied
 from lakehead.extract.sink import LOADED_IN_FULL, Reading, TableProgress, Written, check_order, keys_of
 from lakehead.extract.staging import frame_of, ingest_of
@@ -90,6 +90,19 @@ class FileTableSink:
         if self._columns is not None:
             return tuple(raw_schema(self._columns).names)
         return tuple(self._read([directory for _, directory in self._slices()[-1:]]).columns)
+
+    @property
+    def evolves(self) -> bool:
+        """False: files that were written are not changed."""
+        return False
+
+    def source_columns(self) -> pa.Schema | None:
+        """The columns of raw's newest directory, without our own; None if there is none."""
+        slices = self._slices()
+        if not slices:
+            return None
+        there = to_arrow_schema(self._read([slices[-1][1]]).schema)
+        return pa.schema([column for column in there if column.name not in INGEST_SCHEMA.names])
 
     def prepare(self, columns: pa.Schema) -> None:
         """Check that these columns are the same, by name and type, as in the existing files."""
@@ -238,9 +251,9 @@ class FileTableSink:
             with reading.open_parts(session.sparkContext.defaultParallelism) as parts:
                 staged = self._stage(self.raw, unit, frame_of(session, reading, parts, ingest), mark)
         except StagingFailed:
-            reading.probe_source()
+            reading.verify()
             raise
-        return self._checked(staged, mark, checks)
+        return self._checked(staged, mark, [*checks, lambda _: reading.verify()])
 
     def _checked(
         self, staged: StagedDirectory, mark: FileMark, checks: Sequence[Callable[[int], None]]

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from lakehead.extract.sink import Reading, TableProgress, is_full_load
+from lakehead.extract.sink import TableProgress, is_full_load
 from lakehead.extract.strategy import TRIES, Done, ExecutionContext, Skipped, too_slow
 from lakehead.lake.ports import Overtaken
-from lakehead.source.port import Query, schema_of
+from lakehead.source.port import Query
 from lakehead.state.model import DayState
 
 LOADS = 20
@@ -42,15 +42,10 @@ class FullRefreshStrategy:
         table, sink = context.table, context.sink
         context.progress("reaching the source")
         with context.source() as source:
-            info, kept = context.described(source)
-            reading = Reading(
-                source=source,
-                query=Query(table=info, filter=kept),
-                reader=table.reader,
-                parts=table.read_partitions,
-                fetch_rows=table.fetch_rows,
-            )
-            progress = context.prepare(schema_of(info.columns), progress)
+            described = context.described(source)
+            query = Query(table=described.info, columns=described.plan.read, filter=described.filter)
+            reading = context.reading(source, query)
+            progress = context.prepare(described, progress)
             context.progress("reading")
             context.reopen("finalized")
             for _ in range(LOADS):

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import SparkSession
 
 from lakehead.errors import Misconfigured
@@ -18,6 +20,7 @@ from lakehead.extract.iceberg_tables import (
     TableSpec,
     check_same_columns,
     ensure_tables,
+    evolve,
     iceberg_schema,
 )
 from lakehead.extract.iceberg_view import show_slice, shown_slice
@@ -34,6 +37,7 @@ from lakehead.extract.merging import (
 )
 from lakehead.extract.modes import ReadersTable
 from lakehead.extract.planning.windows import Slice
+from lakehead.extract.raw_rows import INGEST_SCHEMA
 from lakehead.extract.row_checks import check_keys, check_not_emptied
 from lakehead.extract.sink import LOADED_IN_FULL, Reading, TableProgress, Written, check_order, keys_of
 from lakehead.extract.staging import ingest_of, raw_stager
@@ -77,8 +81,20 @@ class IcebergTableSink:
         """The names of raw's columns."""
         return tuple(field.name for field in self._made(self._raw).seen().schema().fields)
 
+    @property
+    def evolves(self) -> bool:
+        """True: columns are added and widened by their field ids."""
+        return True
+
+    def source_columns(self) -> pa.Schema | None:
+        """Raw's columns without our own; None if it does not exist."""
+        if self._raw is None:
+            return None
+        columns = schema_to_pyarrow(self._raw.seen().schema(), include_field_ids=False)
+        return pa.schema([column for column in columns if column.name not in INGEST_SCHEMA.names])
+
     def prepare(self, columns: pa.Schema) -> None:
-        """Create the tables that do not exist yet."""
+        """Create the tables that do not exist yet; let raw, and then what readers read, grow to hold the columns."""
         self._ensure(iceberg_schema(columns))
 
     def progress(self) -> TableProgress:
@@ -235,10 +251,17 @@ class IcebergTableSink:
             table=self._sql(self._raw_place),
             snapshot=snapshot,
             columns=self.columns,
+            absent=self._absent(metadata, snapshot),
             generation=raw.generation,
             after=after,
             upto=raw.slice,
         )
+
+    def _absent(self, metadata: TableMetadata, snapshot: int) -> frozenset[str]:
+        """Raw's columns that it did not have yet at a snapshot, whose rows are read under the columns of then."""
+        found = metadata.snapshot_by_id(snapshot)
+        schema = next((each for each in metadata.schemas if found and each.schema_id == found.schema_id), None)
+        return frozenset() if schema is None else frozenset(self.columns) - {field.name for field in schema.fields}
 
     def _sql(self, place: Place) -> str:
         return quoted(self._landing.catalog.name, *place.name.split("."))
@@ -262,9 +285,10 @@ class IcebergTableSink:
                 with reading.open_parts(self._session.sparkContext.defaultParallelism) as parts:
                     stager = raw_stager(self._landing.run, table, reading, parts, ingest, change)
                     checks: list[Audit[NewFiles]] = [every_row_once, KeyCheck(self._settings, keys), *audits]
+                    checks.append(lambda _: reading.verify())
                     staged = lease.land(stager, new_watermark=new_watermark, expected=expected, audits=checks)
             except StagingFailed:
-                reading.probe_source()
+                reading.verify()
                 raise
         if staged is None:
             return self._settled()
@@ -288,6 +312,7 @@ class IcebergTableSink:
         same in Arrow.
         """
         table, run = self._made(self._out), self._landing.run
+        self._follow_raw()
         if not again and expected and (expected.generation, expected.slice or 0) >= (raw.generation, raw.slice or 0):
             return self._settled()
         by_spark = MergeStager(
@@ -330,9 +355,20 @@ class IcebergTableSink:
         raw, check = self._made(self._raw), self._check_same_columns
         return overwrite_stager(self._landing, by_spark, raw=raw, rows=rows, not_null=not_null, rule=rule, check=check)
 
+    def _follow_raw(self) -> None:
+        """Give what readers read the columns that raw has got: a run may have died between the two."""
+        raw, out = self._made(self._raw), self._made(self._out)
+        evolve(self._landing, out, raw.seen().schema(), raw)
+
     def _check_same_columns(self) -> None:
-        out = self._made(self._out)
-        check_same_columns(out.name, self._made(self._raw).seen().schema(), out.seen().schema())
+        raw, out = self._made(self._raw), self._made(self._out)
+        try:
+            check_same_columns(out.name, raw.seen().schema(), out.seen().schema())
+        except Misconfigured:
+            before = raw.seen().schema()
+            if raw.load().schema() == before:
+                raise
+            raise Overtaken(f"Another run has changed the columns of {raw.name}. Run it again.") from None
 
     def _show(self, raw: Watermark, conditions: Sequence[str]) -> TableProgress:
         """Point the view at raw's slice, and check again, because a slower run could point it at an older one."""

@@ -1,21 +1,24 @@
 """The Iceberg tables of a source's table: created once, and checked against the source's columns later."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-from pyiceberg.exceptions import ResolveError
-from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, schema_to_pyarrow, visit_pyarrow
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table as Iceberg
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import BinaryType, IcebergType, StringType
+from pyiceberg.types import NestedField
 
 from lakehead.errors import Misconfigured
+from lakehead.extract.evolving import can_hold, growth
 from lakehead.extract.raw_rows import LOAD_DATE, raw_schema
 from lakehead.extract.table_settings import PartitionField
+from lakehead.lake.evolution import evolve_columns
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.tables import create_table, identified_by, sorted_by
@@ -70,20 +73,37 @@ class TableSpec:
 def ensure_tables(
     landing: IcebergLanding, schema: Schema, specs: Sequence[tuple[TableSpec, IcebergTable | None]]
 ) -> list[IcebergTable]:
-    """Create the tables that do not exist, and return all of them, opened.
+    """Create the tables that do not exist, let the others grow to hold the schema, and return all of them, opened.
 
-    Raises `Misconfigured` if one cannot be as specified, before any is created.
+    The first is raw, which the others follow. Raises `Misconfigured` if one cannot be as specified, before any is
+    created or grows. If it is interrupted between two tables, calling it again does the rest.
     """
     partitions = [_partition_spec(schema, spec.partitions, spec.place.name) for spec, _ in specs]
     tables = [table or landing.find(spec.place.name) for spec, table in specs]
+    raw = tables[0]
     for (spec, _), table, partition in zip(specs, tables, partitions, strict=True):
         if table is not None:
-            _check(table, spec, schema, partition)
+            followed = raw.seen() if raw is not None and table is not raw else None
+            _check(table, spec, schema, partition, growth(table.seen(), schema, followed))
+    for table in tables:
+        if table is not None:
+            evolve(landing, table, schema, raw if table is not raw else None)
     for number, ((spec, _), partition) in enumerate(zip(specs, partitions, strict=True)):
         if tables[number] is None:
             made = tables[number] = _make(landing, spec, schema, partition)
             _check(made, spec, schema, partition)  # if another run has created it first, that one must match too
     return [table for table in tables if table is not None]
+
+
+def evolve(landing: IcebergLanding, table: IcebergTable, schema: Schema, raw: IcebergTable | None = None) -> None:
+    """Let a table grow to hold a schema, by field id and without changing a row; with `raw`, as one that follows it."""
+
+    def needed(there: Iceberg) -> Sequence[pa.Field]:
+        fields = growth(there, schema, raw.seen() if raw else None)
+        return list(schema_to_pyarrow(Schema(*fields), include_field_ids=False)) if fields else []
+
+    if needed(table.seen()):
+        asyncio.run(evolve_columns(table, needed, landing.run.clock, landing.run.random))
 
 
 def _make(landing: IcebergLanding, spec: TableSpec, schema: Schema, partition: PartitionSpec) -> IcebergTable:
@@ -97,10 +117,18 @@ def _make(landing: IcebergLanding, spec: TableSpec, schema: Schema, partition: P
     return IcebergTable(landing.catalog, place.name, landing.ledger, landing.retries)
 
 
-def _check(table: IcebergTable, spec: TableSpec, schema: Schema, partition: PartitionSpec) -> None:
-    """Raise `Misconfigured` if an existing table cannot hold these columns or has other partitions."""
+def _check(
+    table: IcebergTable,
+    spec: TableSpec,
+    schema: Schema,
+    partition: PartitionSpec,
+    grows: Sequence[NestedField] = (),
+) -> None:
+    """Raise `Misconfigured` if an existing table cannot hold these columns once it has grown, or is partitioned
+    otherwise."""
     there = table.seen()
-    _check_fits(table.name, schema, there.schema())
+    grown = {field.name: field for field in (*there.schema().fields, *grows)}
+    _check_fits(table.name, schema, Schema(*grown.values()))
     if spec.null_keys:
         _check_may_be_null(table, spec.keys)
     if spec.as_configured:
@@ -157,32 +185,16 @@ def check_same_columns(name: str, raw: Schema, there: Schema) -> None:
 
 
 def _check_fits(name: str, wanted: Schema, there: Schema, of: str = "source") -> None:
-    """Raise `Misconfigured` if the columns are not those the table was created for. Schema drift is detected here."""
+    """Raise `Misconfigured` if a table's columns, or their types, are others: somebody has altered it."""
     has = {field.name: field.field_type for field in there.fields}
     needs = {field.name: field.field_type for field in wanted.fields}
     faults = [f"the {of} has a new column {column!r}" for column in needs if column not in has]
     faults += [f"the {of} has no column {column!r} any more" for column in has if column not in needs]
     for column in needs.keys() & has.keys():
-        if not _can_hold(has[column], needs[column]):
+        if not can_hold(has[column], needs[column]):
             faults.append(f"column {column!r} is {needs[column]} in the {of} and {has[column]} here")
     if faults:
         raise Misconfigured(
             f"The table {name} does not match its {of}: {'; '.join(sorted(faults))}. Change it with ALTER TABLE, or "
             "give the table another name and load it again."
         )
-
-
-def _can_hold(column: IcebergType, values: IcebergType) -> bool:
-    """Whether a column of one type can hold all values of another.
-
-    Binary and string are kept apart, although Iceberg's promotion treats them as the same.
-    """
-    if column == values:
-        return True
-    if {type(column), type(values)} == {BinaryType, StringType}:
-        return False
-    try:
-        promote(values, column)
-    except ResolveError:
-        return False
-    return True

@@ -12,11 +12,12 @@ from lakehead.extract.planning.planner import IncrementalTable, PlannerRequest
 from lakehead.extract.planning.stored import from_state, to_state
 from lakehead.extract.planning.windows import Slice
 from lakehead.extract.read_by import check_read_by, read_by
-from lakehead.extract.sink import Reading, TableProgress, TableSink
+from lakehead.extract.schema_checks import DescribedTable
+from lakehead.extract.sink import TableProgress, TableSink
 from lakehead.extract.strategy import TRIES, Done, ExecutionContext, Skipped, too_slow
 from lakehead.extract.table_settings import Rule
 from lakehead.lake.ports import AuditFailed, Overtaken
-from lakehead.source.port import Source, schema_of
+from lakehead.source.port import Source
 from lakehead.state.model import JsonObject, Mark, SlicePlan, Watermark
 from lakehead.state.values import to_text
 from lakehead.telemetry.events import TablePlanned
@@ -67,10 +68,11 @@ class IncrementalLoad:
             progress = self._finish(progress)
         context.progress("reaching the source")
         with context.source() as source:
-            increments = self._increments(source)
+            described = context.described(source)
+            increments = self._increments(source, described)
             increments.check_possible()
             self.late_commits.check(increments, source.open_transactions())
-            progress = context.prepare(schema_of(increments.info.columns), progress)
+            progress = context.prepare(described, progress)
             generation = progress.generation
             plan, progress = self._read(increments, progress)
         if plan is None and context.table.reload and progress.raw is not None and progress.generation == generation:
@@ -95,9 +97,8 @@ class IncrementalLoad:
             self._mark_done(plan, progress)
         return progress
 
-    def _increments(self, source: Source) -> IncrementalSource:
-        table = self.context.table
-        info, kept = self.context.described(source)
+    def _increments(self, source: Source, described: DescribedTable) -> IncrementalSource:
+        table, info = self.context.table, described.info
         column = info.column(table.incremental_column or "")
         kind = kind_of_column(column, table.incremental_kind, info)
         if table.lag_seconds and not kind.follows_the_clock:
@@ -114,7 +115,9 @@ class IncrementalLoad:
                 f"Column {column.name!r} of {info} is read as text, which is not ordered like its values of type "
                 f"{column.declared}. Choose another incremental_column, or load the table in full."
             )
-        return IncrementalSource(source, info, column, kind, kept, table.null_watermarks)
+        return IncrementalSource(
+            source, info, column, kind, described.filter, table.null_watermarks, described.plan.read
+        )
 
     def _read(self, increments: IncrementalSource, progress: TableProgress) -> tuple[SlicePlan | None, TableProgress]:
         """Plan, and land every slice of the plan in raw. The plan is None if there is nothing new."""
@@ -201,14 +204,8 @@ class IncrementalLoad:
             if _has_landed(part, plan.generation, progress):
                 continue
             context.progress("reading", slice=number, slices=slices)
-            reading = Reading(
-                source=increments.source,
-                query=increments.query(part.window, last=number == slices),
-                reader=table.reader,
-                parts=table.read_partitions,
-                fetch_rows=table.fetch_rows,
-                read_by=read_by(increments, table.source_filter),
-            )
+            query = increments.query(part.window, last=number == slices)
+            reading = context.reading(increments.source, query, read_by=read_by(increments, table.source_filter))
             with context.phase("raw") as phase:
                 progress = context.sink.stage_incremental_slice(
                     part, plan.generation, reading, progress, replace=plan.detail.get("replaces") is True

@@ -26,6 +26,8 @@ class IncrementalSource:
     kind: Kind
     filter: Filter | None
     null_watermarks: Rule
+    columns: tuple[str, ...] | None = None
+    """The columns to read. Default: all."""
 
     def query(self, window: Window | None = None, *, last: bool = True) -> Query:
         """The query for a window. Rows without a watermark, if included, belong to the last window of a plan."""
@@ -43,7 +45,7 @@ class IncrementalSource:
                 upper_included=upper.included,
                 nulls=nulls,
             )
-        return Query(table=self.info, filter=self.filter, window=bounded)
+        return Query(table=self.info, columns=self.columns, filter=self.filter, window=bounded)
 
     def count(self, window: Window) -> int:
         """How many rows a window holds."""

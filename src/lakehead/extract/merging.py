@@ -52,6 +52,9 @@ class RawRows:
 
     snapshot: int
     columns: tuple[str, ...]
+    absent: frozenset[str] = frozenset()
+    """Those of the columns that the table did not have yet at the snapshot. They are NULL."""
+
     generation: int | None = None
     """None: any generation."""
 
@@ -72,7 +75,7 @@ class RawRows:
         """The SELECT statement for the rows that satisfy all conditions."""
         where = [f"{SLICE} > {self.after}", f"{SLICE} <= {self.upto}"]
         where += [] if self.generation is None else [f"{GENERATION} = {self.generation}"]
-        names = ", ".join(map(quoted, self.columns))
+        names = ", ".join(f"NULL AS {quoted(name)}" if name in self.absent else quoted(name) for name in self.columns)
         which = " AND ".join([*where, *conditions])
         return f"SELECT {names} FROM {self.table} VERSION AS OF {self.snapshot} WHERE {which}"  # noqa: S608 - quoted names and numbers
 

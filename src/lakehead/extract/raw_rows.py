@@ -1,12 +1,13 @@
 """Rows of a raw table: the source's columns, and ours, which say which load wrote a row. Tasks import this module."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured
+from lakehead.extract.protection import Protection, protected
 from lakehead.lake import raw_columns
 from lakehead.lake.conform import RowsRejected
 from lakehead.source.dialects import read_part
@@ -82,12 +83,13 @@ class RawPart:
 
     part: ReadPart
     ingest: Ingest
+    protections: Mapping[str, Protection] = field(default_factory=dict)
 
 
 def read_rows(raw: RawPart) -> Iterator[pa.RecordBatch]:
     """The part's rows with our own columns. Raises `RowsRejected`, which is not retried, for an unsupported value."""
     try:
         for batch in read_part(raw.part):
-            yield with_ingest_cols(batch, raw.ingest)
+            yield with_ingest_cols(protected(batch, raw.protections), raw.ingest)
     except NotExact as error:
         raise RowsRejected(str(error)) from None

@@ -14,6 +14,7 @@ import pyarrow.types as kinds
 
 from lakehead.clock import Clock
 from lakehead.errors import Misconfigured
+from lakehead.extract.protection import exact_names
 from lakehead.extract.raw_rows import INGEST_SCHEMA
 from lakehead.extract.recon_queries import expected_rows
 from lakehead.extract.recon_report import Difference, KeyDifference, NumberDifference, Outcome, ReconReport
@@ -74,12 +75,15 @@ class Compared:
 
 
 def compared_columns(info: TableInfo, table: TableSettings, settings: ReconSettings, target: Sequence[str]) -> Compared:
-    """Choose the columns to compare. The only place that leaves columns out: floats, and what the target lacks."""
+    """Choose the columns to compare. The only place that leaves any out: floats, what the target lacks or protects."""
     skipped: dict[str, str] = {}
+    protections = exact_names(info, table.columns)
     chosen = [info.column(name) for name in settings.checksums] or list(info.columns)
     keys = [info.column(name) for name in table.primary_keys or info.primary_key]
     for column in dict.fromkeys([*keys, *chosen]):
-        if (why := why_not_hashed(column.arrow)) is not None:
+        if (rule := protections.get(column.name)) is not None:
+            skipped[column.name] = f"it is {rule.word} in the target"
+        elif (why := why_not_hashed(column.arrow)) is not None:
             skipped[column.name] = why
         elif column.name not in target:
             skipped[column.name] = "the target does not have it"

@@ -1,6 +1,6 @@
 """The interface of a table's sink, which strategies write to, and the records that they exchange."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from lakehead.extract.merging import DedupRule
 from lakehead.extract.planning.windows import Slice
+from lakehead.extract.protection import Protection
 from lakehead.extract.raw_rows import SLICE
 from lakehead.extract.table_settings import Reader, TableSettings
 from lakehead.lake.ports import Overtaken
-from lakehead.source.port import ColumnNames, Query, ReadPart, Source, TableName
+from lakehead.source.port import ColumnNames, Query, ReadPart, Source
 from lakehead.state.model import ReadBy, Watermark
 
 
@@ -77,8 +78,15 @@ class Reading:
     """How many parts. Default: Spark's default parallelism."""
 
     fetch_rows: int = 10_000
+    protections: Mapping[str, Protection] = field(default_factory=dict)
+    """Columns that are masked or hashed, by their exact names."""
+
     read_by: ReadBy | None = None
     """The column and filter to record with the new watermark."""
+
+    verify: Callable[[], None]
+    """Asks the source's catalogue again, after the rows were read. Raises if the columns have changed meanwhile, or if
+    the source is what made the tasks fail."""
 
     @property
     def label(self) -> str:
@@ -95,11 +103,6 @@ class Reading:
         """The parts to read. All see one snapshot of the source, which is held open until the `with` ends."""
         with self.source.snapshot() as snapshot:
             yield self.source.parts(self.query, self.parts or tasks, snapshot)
-
-    def probe_source(self) -> None:
-        """Read the source's catalogue, to raise a clear error if the source is what made the tasks fail."""
-        table = self.query.table
-        self.source.describe_table(TableName(table.name, table.schema))
 
 
 LOADED_IN_FULL = ReadBy(SLICE)
@@ -133,8 +136,21 @@ class TableSink(Protocol):
         """The names of raw's columns."""
         ...
 
+    @property
+    def evolves(self) -> bool:
+        """Whether columns can be added to a table that exists, and widened."""
+        ...
+
+    def source_columns(self) -> pa.Schema | None:
+        """Raw's columns without our own; None if it does not exist."""
+        ...
+
     def prepare(self, columns: pa.Schema) -> None:
-        """Create what does not exist yet for rows of these columns. Raises `Misconfigured` if they do not fit."""
+        """Create what does not exist yet for rows of these columns, and add or widen columns of what does.
+
+        `columns` are all that the table needs, those included that the source no longer has. Raises `Misconfigured` if
+        they do not fit.
+        """
         ...
 
     def progress(self) -> TableProgress:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
+from lakehead.extract.protection import protected, protected_schema
 from lakehead.extract.raw_rows import INGEST_SCHEMA, Ingest, RawPart, raw_schema, read_rows
 from lakehead.extract.sink import Reading
 from lakehead.lake.iceberg_table import IcebergTable
@@ -43,23 +44,37 @@ def raw_stager(
     """A stager for the given parts, with our own columns added."""
     session, ids = run.session, run.ids
     if reading.by_jdbc:
-        frame = partial(_jdbc_frame, session, parts, ingest, reading.fetch_rows)
+        frame = partial(_jdbc_frame, session, parts, ingest, reading)
         return FrameStager(session=session, table=table, ids=ids, frame=lambda _: frame(), change=change)
-    raw_parts = [RawPart(part, ingest) for part in parts]
+    raw_parts = [RawPart(part, ingest, reading.protections) for part in parts]
     return ArrowStager(session=session, table=table, ids=ids, read=read_rows, split=lambda _: raw_parts, change=change)
 
 
 def frame_of(session: SparkSession, reading: Reading, parts: Sequence[ReadPart], ingest: Ingest) -> DataFrame:
     """The parts, with our own columns, as a data frame with one partition for each part."""
     if reading.by_jdbc:
-        return _jdbc_frame(session, parts, ingest, reading.fetch_rows)
-    schema = from_arrow_schema(raw_schema(parts[0].schema), prefer_timestamp_ntz=True)
-    pickled = session.createDataFrame([(pickle.dumps(RawPart(part, ingest)),) for part in parts], "part binary")
+        return _jdbc_frame(session, parts, ingest, reading)
+    columns = protected_schema(parts[0].schema, reading.protections)
+    schema = from_arrow_schema(raw_schema(columns), prefer_timestamp_ntz=True)
+    pickled = session.createDataFrame(
+        [(pickle.dumps(RawPart(part, ingest, reading.protections)),) for part in parts], "part binary"
+    )
     return pickled.repartition(len(parts)).mapInArrow(_read_pickled, schema)
 
 
-def _jdbc_frame(session: SparkSession, parts: Sequence[ReadPart], ingest: Ingest, fetch_rows: int) -> DataFrame:
-    frame = jdbc_reader.frame(session, parts, fetch_rows=fetch_rows)
+def _jdbc_frame(session: SparkSession, parts: Sequence[ReadPart], ingest: Ingest, reading: Reading) -> DataFrame:
+    frame = jdbc_reader.frame(session, parts, fetch_rows=reading.fetch_rows)
+    if rules := reading.protections:
+        columns = parts[0].schema
+        schema = from_arrow_schema(protected_schema(columns, rules), prefer_timestamp_ntz=True)
+        # Columns by number: `mapInArrow` fails to resolve names that contain a dot.
+        numbered = frame.toDF(*(str(number) for number in range(len(columns))))
+
+        def protect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield protected(batch.rename_columns(columns.names), rules)
+
+        frame = numbered.mapInArrow(protect, schema)
     for column, value in zip(INGEST_SCHEMA, ingest.values, strict=True):
         frame = frame.withColumn(column.name, f.lit(value).cast(from_arrow_type(column.type)))
     return frame

@@ -7,21 +7,23 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
-import pyarrow as pa
-
 from lakehead.clock import Clock
 from lakehead.errors import LakeheadError, Misconfigured
 from lakehead.extract.modes import Mode
 from lakehead.extract.planning.planner import Planner
 from lakehead.extract.planning.slicing import SlicingPolicy
-from lakehead.extract.sink import TableProgress, TableSink, Written
+from lakehead.extract.protection import exact_names
+from lakehead.extract.schema_checks import DescribedTable, check_unchanged, describe, loaded_as, validated
+from lakehead.extract.sink import Reading, TableProgress, TableSink, Written
 from lakehead.extract.table_settings import TableSettings
 from lakehead.ids import Ids
 from lakehead.lake.ports import Overtaken
+from lakehead.metadata.drift import SchemaPlan
+from lakehead.metadata.repository import MetadataAccess
 from lakehead.source.filters import parse_filter
-from lakehead.source.port import Filter, Overrides, Source, TableInfo
+from lakehead.source.port import Query, Source, TableInfo
 from lakehead.state.buffered import BufferedState
-from lakehead.state.model import DayState, DayStatus
+from lakehead.state.model import DayState, DayStatus, ReadBy
 from lakehead.telemetry.events import Event, PhaseMarked, TableDescribed, TableStep
 
 TRIES = 5
@@ -79,6 +81,9 @@ class ExecutionContext:
     """Connects to the source. Called only if it is needed: a table that is already loaded needs no source."""
 
     state: BufferedState
+    metadata: MetadataAccess = field(default_factory=MetadataAccess)
+    """What is known of the source's table, and what is done when it changes."""
+
     emit: Callable[[Event], None]
     sentence: Callable[[Exception], str] = str
     """The message for users of an error that ends a phase."""
@@ -103,22 +108,45 @@ class ExecutionContext:
         finally:
             opened.close()
 
-    def described(self, source: Source) -> tuple[TableInfo, Filter | None]:
-        """The source's table and the parsed filter. Raises if a column cannot be read or a needed one is missing."""
-        overrides = Overrides(as_text=frozenset(self.table.as_text), decimals=self.table.as_decimal)
-        info = source.describe_table(self.table.source, overrides)
-        info.readable()
+    def described(self, source: Source) -> DescribedTable:
+        """The source's table, its changes decided. Raises if a column cannot be read or a needed one is missing."""
+        info = describe(source, self.table)
         self.emit(TableDescribed(columns={column.name: column.declared for column in info.columns}))
         for name in (*self.table.primary_keys, *self.table.tiebreak_columns):
             info.column(name)
+        plan = self.validate_schema(info)
+        info.readable(plan.read)
         written = self.table.source_filter
-        return info, parse_filter(written, info.column_names, source.sql_dialect) if written else None
+        kept = parse_filter(written, info.column_names, source.sql_dialect) if written else None
+        return DescribedTable(info, kept, plan)
 
-    def prepare(self, columns: pa.Schema, progress: TableProgress) -> TableProgress:
-        """Prepare the sink for rows of these columns. Returns the table's progress after that."""
+    def validate_schema(self, info: TableInfo) -> SchemaPlan:
+        """Compare the source's columns with the table's and with those of the last load, and decide what to do.
+
+        Each change is an event. Raises if the policy stops the table, before anything is read or changed.
+        """
+        return validated(info, self.table, self.sink, self.metadata, self.emit)
+
+    def prepare(self, described: DescribedTable, progress: TableProgress) -> TableProgress:
+        """Prepare the sink for the table's rows. Returns the table's progress after that."""
         known = self.sink.id is not None
-        self.sink.prepare(columns)
+        self.sink.prepare(described.plan.columns)
+        self.metadata.repository.keep_loaded(self.table.name, loaded_as(described, self.table))
         return progress if known else self.sink.progress()  # a mirror or final table may exist from before
+
+    def reading(self, source: Source, query: Query, *, read_by: ReadBy | None = None) -> Reading:
+        """What to read by a query of the table, and how."""
+        table = self.table
+        return Reading(
+            source=source,
+            query=query,
+            reader=table.reader,
+            parts=table.read_partitions,
+            fetch_rows=table.fetch_rows,
+            read_by=read_by,
+            protections=exact_names(query.table, table.columns),
+            verify=lambda: check_unchanged(source, table, query.table),
+        )
 
     def progress(self, step: str, *, slice: int | None = None, slices: int | None = None) -> None:  # noqa: A002 - the event's word
         """Emit an event on what the table is doing."""

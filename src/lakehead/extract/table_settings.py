@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakehead.extract.modes import Mode
 from lakehead.extract.planning.axis import Kind
+from lakehead.extract.protection import Protection
 from lakehead.state.model import Value
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class TableSettings:
 
     as_text: tuple[str, ...] = ()
     as_decimal: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    columns: Mapping[str, Protection] = field(default_factory=dict)
+    """Columns that are left out, masked or hashed."""
+
     null_watermarks: Rule = Rule.FAIL
     null_keys: Rule = Rule.FAIL
     partition_by: tuple[PartitionField, ...] = ()

@@ -1,9 +1,10 @@
-"""Adds columns to tables."""
+"""Adds columns to tables, and widens them: what is there keeps its field ids and its values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table as Iceberg
 
 from lakehead.clock import Clock
 from lakehead.errors import Unavailable
@@ -52,16 +53,31 @@ async def add_columns(table: IcebergTable, columns: Mapping[str, pa.DataType], c
     Columns that are not `addable` are left out. On return the table is loaded with its new columns. Raises
     `Unavailable` if the catalog does not answer, or other writers change the table each time.
     """
+
+    def missing(there: Iceberg) -> list[pa.Field]:
+        known = {each.name for each in there.schema().fields}
+        return [pa.field(name, kind) for name, kind in addable(table, columns).items() if name not in known]
+
+    await evolve_columns(table, missing, clock, random)
+
+
+async def evolve_columns(
+    table: IcebergTable, growth: Callable[[Iceberg], Sequence[pa.Field]], clock: Clock, random: Random
+) -> None:
+    """Add columns to a table as optional ones, widen others and make others optional, in one commit.
+
+    It changes no row. `growth` returns the columns as they are to be, for the table as it is then; none if it is done.
+    On return the table is loaded with its columns. Raises as `add_columns` does.
+    """
     failure: Exception | None = None
     async for _ in ATTEMPTS.each_attempt(clock, random):
         there = table.load()
-        known = {each.name for each in there.schema().fields}
-        missing = [pa.field(name, kind) for name, kind in addable(table, columns).items() if name not in known]
-        if not missing:
+        columns = growth(there)
+        if not columns:
             return
         try:
             with there.update_schema() as update:
-                update.union_by_name(pa.schema(missing))
+                update.union_by_name(pa.schema(columns))
         except CommitFailedException as error:
             failure = error
         except Exception as error:
@@ -69,5 +85,6 @@ async def add_columns(table: IcebergTable, columns: Mapping[str, pa.DataType], c
                 raise
             failure = error  # it may have been applied: the next attempt sees it
     raise Unavailable(
-        f"Columns could not be added to the table {table.name} ({failure}). Nothing was published; try again later."
+        f"Columns of the table {table.name} could not be added or widened ({failure}). Nothing was published; try "
+        "again later."
     ) from failure

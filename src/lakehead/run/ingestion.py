@@ -21,6 +21,9 @@ from lakehead.ids import Ids, Random
 from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.lake.filesink.staging_cleanup import leftovers, ttl_cleanup
 from lakehead.lake.run_context import RunContext
+from lakehead.metadata.drift import TableSetAside
+from lakehead.metadata.repository import MetadataRepository
+from lakehead.metadata.runtime import build_metadata_access, collect_metadata
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.error_messages import error_message, with_config
 from lakehead.run.observe.stack_hash import stack_hash
@@ -94,9 +97,10 @@ class Ingestion:
             self.emitter.flush(FLUSH_SECONDS)
             self.state.flush()  # the run is in the history, even if it is killed
             self.state.preload(self.wiring.loaded_table_ids(tables), self.load_date)
+            metadata = self._collect_metadata(tables)
             self._alert_stale_tables(tables, "start")
             sessions = ThreadSessions(self.session)
-            futures += [pool.submit(self._ingest_one_table, table, sessions) for table in tables]
+            futures += [pool.submit(self._ingest_one_table, table, sessions, metadata) for table in tables]
             wait(futures)
             pool.shutdown()
             done = self._count_outcomes(futures, started, len(tables))
@@ -152,13 +156,15 @@ class Ingestion:
                 reason = error_message(self._cause(error))
                 self.emitter.emit(StagingCleaned(root=root, removed=len(removed), error=reason))
 
-    def _ingest_one_table(self, table: TableConfig, sessions: ThreadSessions) -> Done | Skipped | None:
+    def _ingest_one_table(
+        self, table: TableConfig, sessions: ThreadSessions, metadata: MetadataRepository
+    ) -> Done | Skipped | None:
         """Load one table in this thread. Returns None if it failed."""
         emit, started = self.emitter.for_table(table.full_name), self.clock.monotonic()
         reload = self.reload or table.force_reload
         emit(TableStart(mode=table.mode, load_date=self.load_date, reload=reload))
         try:
-            outcome = self._load(table, sessions.mine())
+            outcome = self._load(table, sessions.mine(), metadata)
         except Exception as raised:  # noqa: BLE001 - a table must not stop the others
             error = self._cause(raised)
             emit(
@@ -197,10 +203,26 @@ class Ingestion:
         gateway = self.session.sparkContext._gateway  # noqa: SLF001 - not in the public API of PySpark
         return death_of(gateway, within=within)
 
-    def _load(self, table: TableConfig, session: SparkSession) -> Done | Skipped:
+    def _collect_metadata(self, tables: Sequence[TableConfig]) -> MetadataRepository:
+        """Snapshot the tables of the sources, if that is enabled. What fails here stops no table."""
+        if not self.wiring.config.metadata.enabled:
+            return MetadataRepository()
+        return collect_metadata(
+            self.wiring.wanted_catalogues(tables, self.session),
+            self.wiring.metadata_cache(self.clock),
+            self.emitter.emit,
+            failures=(LakeheadError, *SPARKS_ERRORS),
+        )
+
+    def _load(self, table: TableConfig, session: SparkSession, metadata: MetadataRepository) -> Done | Skipped:
         config, emit = self.wiring.config, self.emitter.for_table(table.full_name)
         strategy = self.strategies.of(MODES[table.mode])
-        settings = table_settings(table, finalizes=config.runtime.finalize_full_refresh, reload=self.reload)
+        settings = table_settings(
+            table,
+            finalizes=config.runtime.finalize_full_refresh,
+            reload=self.reload,
+            columns=self.wiring.protections(table),
+        )
         run = RunContext(
             pipeline=config.runtime.pipeline,
             run=self.emitter.run,
@@ -221,6 +243,7 @@ class Ingestion:
                 sink=sink,
                 open_source=self.wiring.source_of(table, session),
                 state=self.state,
+                metadata=build_metadata_access(metadata, *self.wiring.schema_rules(table)),
                 emit=emit,
                 sentence=lambda error: error_message(self._cause(error), self.config_file),
                 run=self.emitter.run,
@@ -240,6 +263,8 @@ class Ingestion:
         """Run the strategy. What fails before a phase has begun is marked too."""
         try:
             return strategy.run(context)
+        except TableSetAside as reason:
+            return Skipped(str(reason))
         except Exception as error:
             context.fail_before_phase(error)
             raise

@@ -83,7 +83,9 @@ class Reconciliation:
 
     def _compare(self, table: TableConfig, session: SparkSession) -> ReconReport:
         runtime = self.wiring.config.runtime
-        settings = table_settings(table, finalizes=runtime.finalize_full_refresh, reload=False)
+        settings = table_settings(
+            table, finalizes=runtime.finalize_full_refresh, reload=False, columns=self.wiring.protections(table)
+        )
         sink_config = self.wiring.config.sink_of(table)
         if isinstance(sink_config, FileSinkConfig):
             return _not_compared(table, "Tables of file sinks cannot be compared. Compare them in Spark.")

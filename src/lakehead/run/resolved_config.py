@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lakehead.errors import Misconfigured
+from lakehead.extract.protection import Hashed, LeftOut, Masked, Protection
 from lakehead.run.config.base import SecretReference
 from lakehead.run.config.connections import FileSinkConfig, SourceConfig, TlsConfig
 from lakehead.run.config.pipeline_config import PipelineConfig
+from lakehead.run.config.table_config import ProtectedColumnConfig, TableConfig
 from lakehead.run.environment import catalog_properties, is_reference, spark_settings, state_password
 from lakehead.source.dialects import DIALECTS
 from lakehead.source.source_settings import SourceSettings
@@ -30,6 +32,8 @@ class ResolvedConfig:
         Raises `Misconfigured` for a missing secret or an invalid URL."""
         for source in self.config.sources.values():
             self.source_settings(source)
+        for table in self.config.tables:
+            self.protections(table)
         _ = self.spark_settings, self.state_password
         if any(not isinstance(sink, FileSinkConfig) and not sink.properties for sink in self.config.sinks.values()):
             self.config.spark.lakehouse.expanduser().mkdir(parents=True, exist_ok=True)
@@ -71,10 +75,27 @@ class ResolvedConfig:
         secret = {key for key, value in source.properties.items() if isinstance(value, SecretReference)}
         return replace(
             settings,
+            driver=source.driver,
             tls=self._tls(source.tls) if source.tls else None,
             options=(*settings.options, *((key, value) for key, value in given.items() if key not in secret)),
             secret_options=tuple((key, given[key]) for key in sorted(secret)),
         )
+
+    def protections(self, table: TableConfig) -> dict[str, Protection]:
+        """Return which columns of a table are left out, masked or hashed, with the secrets of hashes.
+
+        Raises `Misconfigured` for a secret that is missing or empty."""
+        return {name: self._protection(name, column) for name, column in table.columns.items()}
+
+    def _protection(self, name: str, column: ProtectedColumnConfig) -> Protection:
+        if column.leave_out:
+            return LeftOut()
+        if column.secret is None:
+            return Masked(column.mask or "")
+        secret = column.secret.resolve(self.environment)
+        if not secret:
+            raise Misconfigured(f"The secret for the hashes of column {name!r} is empty. Set one.")
+        return Hashed(secret)
 
     @cached_property
     def state_password(self) -> str | None:

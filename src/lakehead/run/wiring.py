@@ -1,8 +1,9 @@
 """Opens everything that a configuration names. The only module that chooses adapters."""
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog
@@ -14,6 +15,7 @@ from lakehead.extract.file_table_sink import FileTableSink
 from lakehead.extract.iceberg_table_sink import IcebergTableSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.modes import MODES, ReadersTable
+from lakehead.extract.protection import Protection
 from lakehead.extract.sink import TableSink
 from lakehead.extract.table_settings import Finalize, LateCommits, Reader, Rule, TableSettings
 from lakehead.ids import Ids
@@ -23,11 +25,16 @@ from lakehead.lake.filesink.hadoop import HadoopFiles
 from lakehead.lake.iceberg_landing import IcebergLanding
 from lakehead.lake.ledger import StoreLedger
 from lakehead.lake.run_context import RunContext
+from lakehead.metadata.cache import MetadataCacheManager
+from lakehead.metadata.guardrail import PrecisionGuardrail
+from lakehead.metadata.policy import SchemaPolicy
+from lakehead.metadata.runtime import WantedCatalogue, WantedTable
 from lakehead.run.config.connections import FileSinkConfig
 from lakehead.run.config.table_config import TableConfig
 from lakehead.run.environment import store_settings
 from lakehead.run.error_messages import open_errors_as
 from lakehead.run.resolved_config import ResolvedConfig
+from lakehead.run.schema_rules import guardrail, schema_policy
 from lakehead.source.dialects import open_source
 from lakehead.source.port import Source, TableName
 from lakehead.spark.settings import embedded_catalog
@@ -58,6 +65,39 @@ class Wiring(ResolvedConfig):
         """Return a function that opens the source of a table."""
         settings = self.source_settings(self.config.source_of(table))
         return lambda: open_source(settings, session)
+
+    def wanted_catalogues(self, tables: Iterable[TableConfig], session: SparkSession) -> list[WantedCatalogue]:
+        """Return the sources of the tables, for their metadata."""
+        by_source: dict[str, list[TableConfig]] = {}
+        for table in tables:
+            by_source.setdefault(table.source or next(iter(self.config.sources)), []).append(table)
+        return [
+            WantedCatalogue(
+                source=name,
+                place=str(self.source_settings(self.config.sources[name])),
+                open=partial(self._opened_source, several[0], session),
+                tables=[
+                    WantedTable(name=table.full_name, schema=table.schema_name, table=table.table) for table in several
+                ],
+            )
+            for name, several in by_source.items()
+        ]
+
+    def _opened_source(self, table: TableConfig, session: SparkSession) -> AbstractContextManager[object]:
+        return closing(self.source_of(table, session)())
+
+    def metadata_cache(self, clock: Clock) -> MetadataCacheManager:
+        """Return the metadata cache."""
+        metadata = self.config.metadata
+        return MetadataCacheManager(Path(metadata.cache_path).expanduser(), timedelta(hours=metadata.ttl_hours), clock)
+
+    def schema_rules(self, table: TableConfig) -> tuple[SchemaPolicy, PrecisionGuardrail]:
+        """Return what is done when a table's source has changed, and how many digits its decimals may have."""
+        metadata = self.config.metadata
+        return (
+            schema_policy(metadata.schema_policy, table.schema_policy),
+            guardrail(metadata.guardrails, table.guardrails),
+        )
 
     def sink_of(self, table: TableConfig, settings: TableSettings, run: RunContext) -> TableSink:
         """Where a table is kept. Each thread opens its own; close it."""
@@ -147,8 +187,13 @@ class Wiring(ResolvedConfig):
         return f"{base.rstrip('/')}/{root.strip('/')}/{table.full_name}" if root else None
 
 
-def table_settings(table: TableConfig, *, finalizes: bool, reload: bool) -> TableSettings:
-    """Convert a table of the configuration to the settings that strategies take."""
+def table_settings(
+    table: TableConfig, *, finalizes: bool, reload: bool, columns: Mapping[str, Protection] | None = None
+) -> TableSettings:
+    """Convert a table of the configuration to the settings that strategies take.
+
+    `columns` are those that are protected; needed where rows are read or compared.
+    """
     return TableSettings(
         name=table.full_name,
         source=TableName(table.table, table.schema_name),
@@ -164,6 +209,7 @@ def table_settings(table: TableConfig, *, finalizes: bool, reload: bool) -> Tabl
         source_filter=table.source_filter,
         as_text=table.as_text,
         as_decimal=table.as_decimal,
+        columns=columns or {},
         null_watermarks=Rule(table.null_watermarks),
         null_keys=Rule(table.null_keys),
         partition_by=table.partition_by,

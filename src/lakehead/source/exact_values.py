@@ -39,7 +39,7 @@ def _column(values: pa.Array, column: Column, table: str) -> pa.Array:
     try:
         return _converted(values, want, convert)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        invalid = _first_invalid(values, want, convert)
+        invalid = "(not shown)" if column.secret else _first_invalid(values, want, convert)
         advice = "Fix" if kinds.is_string(want) else "Add the column to 'as_text' to read it as text, or fix"
         raise NotExact(
             f"Table {table}: column {column.name!r} of type {column.declared} has the value {invalid}, which {want} "

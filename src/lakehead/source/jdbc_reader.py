@@ -54,7 +54,7 @@ def _raw(session: "SparkSession", part: ReadPart, fetch_rows: int) -> "DataFrame
         "preferTimestampNTZ": "true",
         "user": settings.user,
         "password": settings.password,
-        "driver": jdbc.driver,
+        "driver": settings.driver or jdbc.driver,
         "sessionInitStatement": jdbc.session_statement(part),
         "customSchema": _all_text(part.columns) if jdbc.all_text else None,
     }

@@ -76,7 +76,7 @@ class JdbcSource:
             if value is not None:
                 properties.setProperty(name, value)
         with self._translate_errors():
-            self._connection = jvm.java.sql.DriverManager.getConnection(settings.database, properties)
+            self._connection = _connection(jvm, settings, properties)
             self._mark = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
         self._check_quotes(str(jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(settings.database).quoteIdentifier("c0")))
 
@@ -262,6 +262,11 @@ class JdbcSource:
         except Py4JJavaError as error:
             message = self.settings.redact(reason_of(error))
         # Raised outside of the handler: the driver's error, which may contain secrets, is not chained.
+        if self.settings.driver and "ClassNotFoundException" in message:
+            raise Misconfigured(
+                f"There is no JDBC driver {self.settings.driver!r}. Add its Maven coordinate to spark.jars, or correct "
+                f"the driver of {self.settings}."
+            )
         if "No suitable driver" in message:
             jar = driver(self.settings.database) or "its Maven coordinate"
             raise Misconfigured(f"There is no JDBC driver for {self.settings}. Add {jar} to spark.jars.")
@@ -273,6 +278,18 @@ class JdbcSource:
                 f"{self.settings} cannot be reached ({message}). Check host and port, and that it is running."
             )
         raise SourceFailed(f"{self.settings} refused a request ({message}).")
+
+
+def _connection(jvm: Any, settings: SourceSettings, properties: Any) -> Any:
+    """Connect by the driver that is named, or else by the one that Java finds for the URL."""
+    if settings.driver is None:
+        return jvm.java.sql.DriverManager.getConnection(settings.database, properties)
+    registry = jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry
+    registry.register(settings.driver)
+    connection = registry.get(settings.driver).connect(settings.database, properties)
+    if connection is None:
+        raise Misconfigured(f"The JDBC driver {settings.driver!r} is not for {settings}. Correct one of them.")
+    return connection
 
 
 def _number(value: Any) -> int:

@@ -68,6 +68,10 @@ class Column:
     """The SQL expression that the JDBC reader selects: text, where Spark's own types are not exact."""
     splits: bool = False
     """Whether a read can be split by ranges of this column: SQL and Python hold its values exactly."""
+    number: int | None = None
+    """Its permanent number in the table, which it keeps when it is renamed; None if the server has none."""
+    secret: bool = False
+    """Whether its values must not be shown in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class TableInfo:
     estimated_bytes: int | None = None
     has_row_ids: bool = True
     """Whether the server addresses its rows (by block or row id). False for views."""
+    identity: str | None = None
+    """The server's permanent id of the table; None if it has none."""
     written_elsewhere: str | None = None
     """Why its rows are not written by transactions of this server, as for a foreign table; None if they are."""
 

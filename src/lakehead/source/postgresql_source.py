@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakehead.errors import Misconfigured
+from lakehead.metadata.snapshot import TableSnapshot
 from lakehead.source import sql_queries
 from lakehead.source.driver_errors import translate_errors
 from lakehead.source.errors import NotExact
@@ -30,6 +32,7 @@ from lakehead.source.postgresql_hashes import POSTGRESQL_HASHES
 from lakehead.source.postgresql_types import column_of
 from lakehead.source.source_settings import APPLICATION_NAME, SourceSettings
 from lakehead.source.splits import block_split_points
+from lakehead.source.table_snapshots import tables_of
 from lakehead.state.model import Value
 
 if TYPE_CHECKING:
@@ -51,7 +54,8 @@ WITH RECURSIVE behind AS (
     UNION ALL
     SELECT attnum, typbasetype, typtypmod FROM behind JOIN pg_type ON pg_type.oid = type WHERE typtype = 'd'
 )
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typtype::text, b.modifier, a.attnotnull
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typtype::text, b.modifier,
+    a.attnotnull, a.attnum
 FROM behind b JOIN pg_type t ON t.oid = b.type AND t.typtype <> 'd'
 JOIN pg_attribute a ON a.attrelid = {oid} AND a.attnum = b.attnum ORDER BY a.attnum
 """
@@ -83,6 +87,16 @@ WITH RECURSIVE family AS (
 )
 SELECT c.relname::text, c.relkind::text FROM family JOIN pg_class c ON c.oid = family.oid
 WHERE c.relkind IN ('f', 'm') OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = c.oid) ORDER BY 1 LIMIT 1
+"""
+_SNAPSHOT = """
+SELECT n.nspname::text, c.relname::text, c.oid::text, a.attname::text, format_type(a.atttypid, a.atttypmod),
+    NOT a.attnotnull, a.attnum, array_position(i.indkey::int2[], a.attnum)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND lower(c.relname) IN ({names})
+AND (lower(n.nspname) = lower({schema}) OR ({schema} IS NULL AND pg_table_is_visible(c.oid)))
+ORDER BY c.oid, a.attnum
 """
 _ZONE = "(SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')"
 _NOW = f"SELECT clock_timestamp(), clock_timestamp() AT TIME ZONE {_ZONE}"
@@ -158,17 +172,29 @@ class PostgreSQLSource:
             name=name,
             quoted=f"{self.quote(place)}.{self.quote(name)}",
             columns=tuple(
-                column_of(column, declared, base, sort, modifier, nullable=not required, overrides=overrides)
-                for column, declared, base, sort, modifier, required in self.rows(_COLUMNS.format(oid=oid))
+                replace(
+                    column_of(column, declared, base, sort, modifier, nullable=not required, overrides=overrides),
+                    number=number,
+                )
+                for column, declared, base, sort, modifier, required, number in self.rows(_COLUMNS.format(oid=oid))
             ),
             primary_key=next((tuple(columns) for primary, columns in keys if primary), ()),
             unique_keys=tuple(tuple(columns) for primary, columns in keys if not primary),
             estimated_rows=rows if rows >= 0 else None,
             estimated_bytes=size,
             has_row_ids=kind in "rpm",
+            identity=str(oid),
             written_elsewhere=self._elsewhere(oid),
         )
         return sql_queries.check_overrides(info, overrides)
+
+    def snapshot_tables(self, schema: str | None, names: Sequence[str]) -> tuple[TableSnapshot, ...]:
+        """Snapshot the tables with these names, in one query."""
+        if not names:
+            return ()
+        wanted = ", ".join(f"lower({self._text(name)})" for name in names)
+        quoted_schema = self._text(schema) if schema else "NULL"
+        return tables_of(self.rows(_SNAPSHOT.format(names=wanted, schema=quoted_schema)))
 
     def now(self) -> ServerTime:
         """Return the server's current time."""

@@ -34,6 +34,9 @@ class SourceSettings:
     secret_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Parameters of the driver that are secrets, such as `sslpassword`."""
 
+    driver: str | None = None
+    """The Java class of the JDBC driver, for dialect jdbc. Default: the one that Java finds for the URL."""
+
     tls: Tls | None = None
     """TLS settings, for dialects that take them. Default: TLS is not required."""
 

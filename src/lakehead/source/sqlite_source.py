@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured
+from lakehead.metadata.snapshot import TableSnapshot
 from lakehead.source import sql_queries
 from lakehead.source.driver_errors import translate_errors
 from lakehead.source.hash_sql import HashSql
@@ -31,8 +32,14 @@ from lakehead.source.source_settings import SourceSettings
 from lakehead.source.sqlite import SQLITE
 from lakehead.source.sqlite_hashes import SQLITE_HASHES, add_hash_functions
 from lakehead.source.sqlite_types import column_of
+from lakehead.source.table_snapshots import tables_of
 from lakehead.state.model import Value
 
+_SNAPSHOT = """
+SELECT NULL, t.name, NULL, c.name, coalesce(nullif(c.type, ''), '(none)'), NOT c."notnull", NULL, nullif(c.pk, 0)
+FROM main.sqlite_master t JOIN pragma_table_xinfo(t.name) c WHERE t.type IN ('table', 'view') AND c.hidden <> 1
+ORDER BY t.name, c.cid
+"""
 _ROWID = Column(name="rowid", declared="INTEGER", arrow=pa.int64(), splits=True)
 
 
@@ -89,6 +96,12 @@ class SQLiteSource:
             has_row_ids=has_row_ids,
         )
         return sql_queries.check_overrides(info, overrides)
+
+    def snapshot_tables(self, schema: str | None, names: Sequence[str]) -> tuple[TableSnapshot, ...]:
+        """Snapshot the tables with these names, in one query. The only schema is `main`."""
+        wanted = {name.lower() for name in names}
+        found = [row for row in self.rows(_SNAPSHOT) if row[1].lower() in wanted]
+        return tables_of([(schema, *row[1:]) for row in found])
 
     def now(self) -> ServerTime:
         """Return this machine's time in milliseconds, which SQLite's functions give in UTC."""

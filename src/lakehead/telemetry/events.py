@@ -129,6 +129,55 @@ class TableDescribed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataCollected(Event):
+    """The tables of one schema of a source were snapshotted before the run, or the cache had their snapshots."""
+
+    kind: ClassVar[str] = "metadata_collected"
+    source: str
+    schema: str | None
+    tables: int
+    collected_at: datetime | None
+    from_cache: bool
+    damaged: str | None = None
+    """Why what the cache had could not be read, so that it was collected again."""
+
+    skipped: str | None = None
+    """Why the source cannot be asked."""
+
+    error: str | None = None
+    """Why it was not collected. Tables are loaded all the same, unless they require a snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDrifted(Event):
+    """The columns of a source have changed, and what is done about it. One event for each change."""
+
+    kind: ClassVar[str] = "schema_drift"
+    drift: str
+    """new, dropped, renamed, widened, narrowed, changed, reordered, nullability or key."""
+
+    action: str
+    """evolve, freeze, ignore or quarantine."""
+
+    column: str
+    old: str | None
+    """The former type; of a key or an order, what it was. None for a new column."""
+
+    new: str | None
+    """The present type; None for a dropped column."""
+
+    renamed_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDamaged(Event):
+    """What the metadata cache had of a table's last load could not be read: some changes since cannot be told."""
+
+    kind: ClassVar[str] = "snapshot_damaged"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableStale(Event):
     """A table is older than its `max_staleness`. An alert: emitted at the start of a run, at its end, or both."""
 

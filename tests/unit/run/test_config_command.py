@@ -12,7 +12,6 @@ import pytest
 
 from lakehead.run.config.pipeline_config import PipelineConfig, json_schema
 from lakehead.run.config.rules import broken_rules
-from lakehead.run.config.unused_keys import NO_EFFECT, UNUSED_KEYS
 from tests.unit.run.config_files import SMALL, changed, written
 from tests.unit.run.queue_support import Done
 
@@ -150,22 +149,6 @@ def test_every_key_of_the_specification_is_known() -> None:
     }
 
 
-def test_a_key_without_effect_says_so_and_is_listed_once() -> None:
-    known, listed = (
-        models(json_schema()),
-        {(model.__name__, key) for model, keys in UNUSED_KEYS.items() for key in keys},
-    )
-
-    marked = {
-        (name, key)
-        for name, model in known.items()
-        for key, node in model["properties"].items()
-        if node["description"].endswith(NO_EFFECT)
-    }
-    assert marked == listed
-    assert len(marked) == 9
-
-
 def reference() -> str:
     """The tables of docs/config.md, from the schema."""
     schema = json_schema()
@@ -185,6 +168,7 @@ def reference() -> str:
         "FileSinkConfig": "`sinks.<name>`, type files",
         "SparkConfig": "`spark`",
         "TableConfig": "`tables[*]`",
+        "ProtectedColumnConfig": "`tables[*].columns.<name>`",
         "ReconciliationConfig": "`tables[*].reconciliation`",
         "ConsumeConfig": "`pipelines.<name>`",
         "SqsQueueConfig": "`pipelines.<name>.queue`, type sqs",
@@ -206,8 +190,8 @@ def reference() -> str:
         "AgentTlsConfig": "`agent.tls`",
         "AgentListenerConfig": "`agent.listener`",
         "MetadataConfig": "`metadata`",
-        "GuardrailsConfig": "`metadata.guardrails`",
-        "SchemaPolicyConfig": "`metadata.schema_policy`",
+        "GuardrailsConfig": "`metadata.guardrails`, `tables[*].guardrails`",
+        "SchemaPolicyConfig": "`metadata.schema_policy`, `tables[*].schema_policy`",
         "MetadataGatewayConfig": "`runtime.metadata_gateway`",
         "NotificationsConfig": "`runtime.notifications`",
         "MetricsConfig": "`runtime.metrics`",

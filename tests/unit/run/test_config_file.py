@@ -95,7 +95,7 @@ def test_slicing_and_tables_become_what_the_planner_takes(tmp_path: Path) -> Non
 
 
 def test_metadata_under_runtime_is_the_same_as_at_the_top(tmp_path: Path) -> None:
-    metadata = {"cache_path": "cache", "ttl_hours": 3, "schema_policy": {"require_snapshot": True}}
+    metadata = {"enabled": True, "cache_path": "cache", "ttl_hours": 3, "schema_policy": {"require_snapshot": True}}
 
     inner = read_config(written(tmp_path, changed({("runtime", "metadata"): metadata})))
     outer = read_config(written(tmp_path, changed({("metadata",): metadata})))

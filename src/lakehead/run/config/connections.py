@@ -17,6 +17,7 @@ from lakehead.run.config.base import (
     invalid,
 )
 from lakehead.source.dialects import DIALECTS
+from lakehead.source.jdbc import JDBC
 
 UNSAFE_URL = 'must not contain a password. Add "password": {"env": "NAME"} instead.'
 _SECRET_SETTING = re.compile(r"(?i)(passw\w*|pwd|secret\w*|token)\s*=")
@@ -97,6 +98,14 @@ class SourceConfig(ConfigModel):
         description="TLS settings, for dialect mysql. Default: TLS is not required. For postgresql set sslmode and "
         "sslrootcert in properties; for jdbc use the driver's settings in the URL.",
     )
+
+    @field_validator("driver")
+    @classmethod
+    def _driver(cls, driver: str | None, info: ValidationInfo) -> str | None:
+        dialect = info.data.get("dialect")
+        if driver is not None and dialect not in (None, JDBC.name):
+            raise invalid(f"is not supported by the dialect {dialect}, which has its own. Remove it.")
+        return driver
 
     @field_validator("tls")
     @classmethod

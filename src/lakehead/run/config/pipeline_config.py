@@ -11,10 +11,10 @@ from lakehead.run.config.connections import FileSinkConfig, IcebergSinkConfig, S
 from lakehead.run.config.consume_config import ConsumeConfig
 from lakehead.run.config.gateway_config import GatewayConfig
 from lakehead.run.config.gc_config import GcConfig, RawBlobsConfig
+from lakehead.run.config.metadata_config import MetadataConfig
 from lakehead.run.config.reconcile_config import ReconcileConfig
-from lakehead.run.config.runtime_config import MetadataConfig, RuntimeConfig
+from lakehead.run.config.runtime_config import RuntimeConfig
 from lakehead.run.config.table_config import TableConfig
-from lakehead.run.config.unused_keys import mark_unused_keys
 
 JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,7 +27,8 @@ class PipelineConfig(ConfigModel):
     )
     runtime: RuntimeConfig = Field(RuntimeConfig(), description="How tables are run, and where their state is.")
     metadata: MetadataConfig = Field(
-        MetadataConfig(), description="What is kept of the sources' catalogs between runs."
+        MetadataConfig(),
+        description="What is kept of the sources' catalogues between runs, and what is done when they change.",
     )
     sources: Mapping[str, SourceConfig] = Field(
         {}, description="The databases, each under a name that you choose. Needed by tables."
@@ -69,6 +70,4 @@ class PipelineConfig(ConfigModel):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a configuration file. Rules between keys are only in `lakehead config check`."""
-    schema = {"$schema": JSON_SCHEMA_DIALECT, **PipelineConfig.model_json_schema()}
-    mark_unused_keys(schema)
-    return schema
+    return {"$schema": JSON_SCHEMA_DIALECT, **PipelineConfig.model_json_schema()}

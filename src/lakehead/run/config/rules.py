@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lakehead.extract.modes import MODES, ReadersTable
+from lakehead.metadata.policy import NEEDS_SNAPSHOT
 from lakehead.run.config.base import REFERENCE, TABLE_NAME
 from lakehead.run.config.problems import ConfigProblem, path_of
 
@@ -35,6 +36,8 @@ def broken_rules(raw: Raw) -> Iterator[ConfigProblem]:
     yield from _files(raw)
     yield from _catalogs(raw)
     yield from _open_secrets(raw)
+    yield from _protected(raw)
+    yield from _policies(raw)
     if "metadata" in raw and "metadata" in _child(raw, "runtime"):
         yield ConfigProblem("runtime.metadata", "is given twice: here and at the top level. Remove this one.")
 
@@ -193,6 +196,54 @@ def _catalogs(raw: Raw) -> Iterator[ConfigProblem]:
             "runtime.ledger.url",
             "is missing: without an embedded catalog, set where landings are recorded.",
         )
+
+
+def _protected(raw: Raw) -> Iterator[ConfigProblem]:
+    """Columns that are left out, masked or hashed, and whose own values are needed."""
+    for index, table in _tables(raw):
+        recon = _child(table, "reconciliation")
+        needed = {
+            "incremental_column": [table.get("incremental_column")],
+            "tiebreak_columns": table.get("tiebreak_columns"),
+            "reconciliation.checksums": recon.get("checksums"),
+            "reconciliation.sums": recon.get("sums"),
+        }
+        keys = _folded(table.get("primary_keys"))
+        seen: set[str] = set()
+        for name, rule in _children(table, "columns"):
+            place = path_of(("tables", index, "columns", name))
+            for key, columns in needed.items():
+                if name.lower() in _folded(columns):
+                    yield ConfigProblem(place, f"must be left as it is: {key} needs its values.")
+            if name.lower() in keys and "hash" not in rule:
+                yield ConfigProblem(place, "is one of primary_keys, which can only be hashed: it must identify a row.")
+            if name.lower() in seen:
+                yield ConfigProblem(place, "is given twice, in other letter case. Remove one of them.")
+            seen.add(name.lower())
+
+
+def _folded(names: object) -> set[str]:
+    return {name.lower() for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def _policies(raw: Raw) -> Iterator[ConfigProblem]:
+    """Policies about what can only be told by snapshots, while none are taken."""
+    key: tuple[str, ...] = ("metadata",)
+    metadata = _child(raw, "metadata")
+    if not metadata:
+        key, metadata = ("runtime", "metadata"), _child(_child(raw, "runtime"), "metadata")
+    if metadata.get("enabled") is True:
+        return
+    places: list[tuple[tuple[str | int, ...], Raw]] = [(key, metadata)]
+    places += [(("tables", index), table) for index, table in _tables(raw)]
+    for place, owner in places:
+        policy = _child(owner, "schema_policy")
+        for name in (*NEEDS_SNAPSHOT, *(["require_snapshot"] if policy.get("require_snapshot") is True else [])):
+            if policy.get(name) is not None:
+                yield ConfigProblem(
+                    path_of((*place, "schema_policy", str(name))),
+                    "needs metadata.enabled: it is told by snapshots, and none are taken. Set it to true.",
+                )
 
 
 def _open_secrets(raw: Raw) -> Iterator[ConfigProblem]:

@@ -10,6 +10,7 @@ from lakehead.lake.merge_choice import MergeLane
 from lakehead.run.config.base import ConfigModel, NonEmptyText, SecretField, TextOrSecret, invalid
 from lakehead.run.config.connections import UNSAFE_URL, contains_password
 from lakehead.run.config.cron_schedule import ScheduleText
+from lakehead.run.config.metadata_config import MetadataConfig
 from lakehead.run.observe.outputs import SINKS, is_sink
 
 STATE_URLS = "sqlite:///path/to/file, postgresql://user@host:port/database or mysql://user@host:port/database"
@@ -206,39 +207,6 @@ class OpenLineageConfig(ConfigModel):
     namespace: NonEmptyText | None = Field(
         None, description="The namespace of the jobs. Default: the name of the pipeline."
     )
-
-
-class GuardrailsConfig(ConfigModel):
-    """Limits of decimal columns."""
-
-    max_precision: Annotated[StrictInt, Field(ge=1, le=38)] = Field(
-        38, description="The maximum precision of a decimal; tables beyond it are refused."
-    )
-    max_scale: Annotated[StrictInt, Field(ge=0, le=38)] = Field(
-        38, description="The maximum scale of a decimal; tables beyond it are refused."
-    )
-
-
-class SchemaPolicyConfig(ConfigModel):
-    """How changed columns of a source are handled (schema drift)."""
-
-    require_snapshot: StrictBool = Field(
-        default=False, description="Whether to refuse a table without a metadata snapshot."
-    )
-    allow_missing_columns: StrictBool = Field(
-        default=False, description="Whether a column that the source no longer has is filled with NULL."
-    )
-    allow_new_columns: StrictBool = Field(default=True, description="Whether a new column is added to the target.")
-
-
-class MetadataConfig(ConfigModel):
-    """Catalog metadata of the sources, kept between runs."""
-
-    enabled: StrictBool = Field(default=False, description="Whether metadata is collected before tables run.")
-    cache_path: NonEmptyText = Field("metadata", description="The folder of the metadata cache.")
-    ttl_hours: Count = Field(24, description="Hours after which metadata is collected again.")
-    guardrails: GuardrailsConfig = Field(GuardrailsConfig(), description="Limits beyond which a table is refused.")
-    schema_policy: SchemaPolicyConfig = Field(SchemaPolicyConfig(), description="How schema drift is handled.")
 
 
 class OrchestrationConfig(ConfigModel):

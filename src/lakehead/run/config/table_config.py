@@ -5,18 +5,26 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from lakehead.extract.modes import MODES, ReadersTable
 from lakehead.extract.planning.axis import Kind
-from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, invalid
+from lakehead.run.config.base import TABLE_NAME, ConfigModel, NonEmptyText, SecretField, invalid
 from lakehead.run.config.cron_schedule import ScheduleText
 from lakehead.run.config.initial_watermark import parse_watermark
+from lakehead.run.config.metadata_config import MAX_DIGITS, GuardrailsConfig, SchemaPolicyConfig
 from lakehead.run.config.partition_fields import PartitionFieldText
 from lakehead.run.config.runtime_config import Count
 from lakehead.state.model import Value
-
-MAX_DIGITS = 38
 
 NullRule = Literal["include", "exclude", "fail"]
 if TYPE_CHECKING:
@@ -60,6 +68,32 @@ class ReconciliationConfig(ConfigModel):
     tolerated_rows: Annotated[StrictInt, Field(ge=0)] = Field(
         0, description="How many rows may differ without an error."
     )
+
+
+class ProtectedColumnConfig(ConfigModel):
+    """A column whose values do not reach the lakehouse as they are: by one of leave_out, mask and hash."""
+
+    leave_out: StrictBool = Field(default=False, description="true: the column is not read.")
+    mask: str | None = Field(
+        None,
+        description="The text that takes the place of every value; values that are not text become NULL. Default: not "
+        "masked.",
+    )
+    hash: Literal["sha256"] | None = Field(
+        None,
+        description="sha256: every value becomes the HMAC-SHA-256 of its text under the secret, in hexadecimal. Equal "
+        "values have equal hashes. Default: not hashed.",
+    )
+    secret: SecretField | None = Field(None, description="The secret of the hash, which needs one. Never change it.")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "ProtectedColumnConfig":
+        given = [name for name in ("leave_out", "mask", "hash") if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise invalid("must have exactly one of leave_out, mask and hash.")
+        if (self.hash is None) != (self.secret is None):
+            raise invalid("must have hash and secret together: without a secret, values could be guessed.")
+        return self
 
 
 class TableConfig(ConfigModel):
@@ -166,6 +200,17 @@ class TableConfig(ConfigModel):
         None,
         description="When schedulers load the table: a cron expression in UTC, for --dump-orchestration-plan. Default: "
         "the runtime's schedule.",
+    )
+    columns: Mapping[NonEmptyText, ProtectedColumnConfig] = Field(
+        {},
+        description="Columns that are left out, masked or hashed, by name. All others are read as they are.",
+    )
+    schema_policy: SchemaPolicyConfig | None = Field(
+        None,
+        description="How changed columns of the source are handled, where it differs from metadata.schema_policy.",
+    )
+    guardrails: GuardrailsConfig | None = Field(
+        None, description="Limits of decimal columns, where they differ from metadata.guardrails."
     )
     reconciliation: ReconciliationConfig | None = Field(
         None,

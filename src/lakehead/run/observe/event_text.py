@@ -12,12 +12,15 @@ from lakehead.telemetry.events import (
     EventsLost,
     Heartbeat,
     LateCommitsUnknown,
+    MetadataCollected,
     PhaseMarked,
     PipelineEnded,
     PipelineProgress,
     PipelineStarted,
     RunDone,
     RunStart,
+    SchemaDrifted,
+    SnapshotDamaged,
     StagingCleaned,
     TableDescribed,
     TableDone,
@@ -196,6 +199,8 @@ def _run_text(event: Event) -> str:
             spark = "" if event.spark is None else f"; {counted(int(event.spark['tasks_active']), 'task')} in Spark"
             progress = f"{event.done:,} of {tables} done, {event.failed:,} failed"
             return f"{progress}; {counted(event.rows, 'row')} so far{spark}"
+        case MetadataCollected() | SnapshotDamaged() | SchemaDrifted():
+            return _metadata_text(event)
         case TableDescribed():
             return f"described: {counted(len(event.columns), 'column')}"
         case EventsLost():
@@ -212,6 +217,23 @@ def _run_text(event: Event) -> str:
             return f"compared with its source: {event.outcome}" + (f" ({reason})" if reason else "")
         case unknown:
             return f"{unknown.kind}: {json.dumps(unknown.payload())}"
+
+
+def _metadata_text(event: MetadataCollected | SnapshotDamaged | SchemaDrifted) -> str:
+    match event:
+        case MetadataCollected():
+            where = one_line(event.source + (f".{event.schema}" if event.schema else ""))
+            if event.error or event.skipped:
+                return f"metadata of {where} not collected: {one_line(event.error or event.skipped or '')}"
+            how = "from the cache" if event.from_cache else "collected"
+            damaged = f"; what the cache had was damaged: {one_line(event.damaged)}" if event.damaged else ""
+            return f"metadata of {where} {how}: {counted(event.tables, 'table')}{damaged}"
+        case SnapshotDamaged():
+            return f"the metadata of the last load cannot be read: {one_line(event.reason)}"
+        case SchemaDrifted():
+            types = " -> ".join(one_line(each) for each in (event.old, event.new) if each)
+            other = f" to {one_line(event.renamed_to)}" if event.renamed_to else ""
+            return f"schema drift, {event.action}: {event.drift} {one_line(event.column)}{other} ({types})"
 
 
 def _with(what: str, rows: int | None, *more: str) -> str:

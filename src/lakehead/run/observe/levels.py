@@ -6,10 +6,13 @@ from typing import Self
 from lakehead.telemetry.events import (
     Event,
     EventsLost,
+    MetadataCollected,
     PhaseMarked,
     PipelineEnded,
     PipelineStarted,
     RunDone,
+    SchemaDrifted,
+    SnapshotDamaged,
     TableDescribed,
     TableFailed,
     TableHeldBack,
@@ -47,6 +50,8 @@ def level_of(event: Event) -> Level:
             return Level.ERROR
         case RunDone() if event.failed or event.not_ended:
             return Level.WARNING
+        case SchemaDrifted() | MetadataCollected() | SnapshotDamaged():
+            return _metadata_level(event)
         case TableHeldBack() | TableStale() | EventsLost():
             return Level.WARNING
         case PipelineEnded() if event.error is not None:
@@ -57,3 +62,13 @@ def level_of(event: Event) -> Level:
             return Level.WARNING
         case _:
             return Level.INFO
+
+
+def _metadata_level(event: SchemaDrifted | MetadataCollected | SnapshotDamaged) -> Level:
+    match event:
+        case SchemaDrifted(action="freeze"):
+            return Level.ERROR
+        case MetadataCollected(error=None, damaged=None):
+            return Level.DEBUG
+        case _:
+            return Level.WARNING
