@@ -88,7 +88,7 @@ class Results:
         used = [f"Python {platform.python_version()}", *(f"{package} {version(package)}" for package in OURS), *peers]
         lines = [
             f"\n# Loads and merges from databases, {self.rows:,} rows, {when}\n",
-            "`make bench-extract`: medians of the turns and their ranges; memory is the largest of all processes of a run.\n",
+            "`make bench-extract`: medians and ranges of the turns; memory is that of all processes of a run.\n",
             f"{processor()}, {os.cpu_count()} cores, {memory_size()}; PostgreSQL 16 beside it; {', '.join(used)}.\n",
             *(f"- {line}" for line in self._lines()),
             *(["", "| figure | value | target |\n|---|---|---|"] if self._figures else []),
