@@ -26,7 +26,7 @@ from lakehead.lake.filesink.file_sink import FileSink
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
-from lakehead.run import ingestion, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
+from lakehead.run import ingestion, maintain_tables, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
 from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
 from lakehead.run.main import main
 from lakehead.spark.settings import SparkSettings
@@ -92,6 +92,8 @@ def borrow(jvm: Borrowed) -> None:
 
     setattr(spark_startup, "build_session", build_session)  # noqa: B010 - as above
     setattr(spark_startup, "stop_session", lambda _: None)  # noqa: B010 - as above
+    setattr(maintain_tables, "build_session", build_session)  # noqa: B010 - as above
+    setattr(maintain_tables, "stop_session", lambda _: None)  # noqa: B010 - as above
 
 
 def child(
