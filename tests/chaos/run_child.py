@@ -26,10 +26,9 @@ from lakehead.lake.filesink.file_sink import FileSink
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.landing import Head
 from lakehead.lake.ports import Staged
-from lakehead.run import ingestion, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
+from lakehead.run import ingestion, maintain_tables, run_command, run_tables, spark_startup  # noqa: F401 - the command loads them later
 from lakehead.run.environment import ENVIRONMENT  # noqa: F401 - as above
 from lakehead.run.main import main
-from lakehead.spark.jars import Say
 from lakehead.spark.settings import SparkSettings
 from lakehead.state.progress import ProgressRecords
 from lakehead.state.slices import SlicePlans
@@ -88,11 +87,15 @@ def watch(reach: Callable[[str], None]) -> None:
 def borrow(jvm: Borrowed) -> None:
     """Let the command use a JVM that is there, and leave it running."""
 
-    def start_session(settings: SparkSettings, _: Say) -> SparkSession:
+    def start_session(settings: SparkSettings, *_: object, **__: object) -> SparkSession:
         return jvm.session(settings)
 
-    setattr(spark_startup, "start_session", start_session)  # noqa: B010 - as above
-    setattr(spark_startup, "end_session", lambda _: None)  # noqa: B010 - as above
+    for module, start, end in (
+        (spark_startup, "start_session", "end_session"),
+        (maintain_tables, "build_session", "stop_session"),
+    ):
+        setattr(module, start, start_session)
+        setattr(module, end, lambda _: None)
 
 
 def child(

@@ -181,3 +181,23 @@ def test_a_run_that_is_killed_at_every_step_is_gone_on_with(
         assert len(in_raw) == len(set(in_raw)), "each slice landed once"
         if reached is not None:
             assert len({number for number, _ in in_raw}) == landed + slices
+
+
+def test_a_rebuild_that_is_killed_leaves_readers_their_rows_and_loads_go_on(
+    sqlite: Database, tmp_path: Path, jvm: Borrowed
+) -> None:
+    table = Table(sqlite, tmp_path, "scd1", "iceberg")
+    table.add(1, 2, 3)
+    with running(table.config, {}, jvm=jvm) as first:
+        first.done()
+
+    for moment in ("before publish mirror 1", "after publish mirror 1"):
+        options = ("--maintenance-mode", "rebuild-from-raw")
+        with running(table.config, {}, DIE, moment, jvm=jvm, options=options) as rebuild:
+            rebuild.dead()
+        assert table.readers_see() == [1, 2, 3], moment
+
+    table.add(4)
+    with running(table.config, {}, jvm=jvm) as last:
+        last.done()
+    assert table.readers_see() == [1, 2, 3, 4]
