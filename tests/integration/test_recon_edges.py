@@ -144,7 +144,7 @@ def test_late_commits_within_the_lag_are_named_as_what_may_differ(on_postgresql:
     scene.sql(f"INSERT INTO {name} VALUES (1, now() - interval '2 days'), (2, now() - interval '1 day')")
     table = scd1(name, ["id"], lag_seconds=60)
     done(scene.run(table))
-    scene.sql(f"INSERT INTO {name} VALUES (3, now() - interval '62 seconds')")
+    scene.sql(f"INSERT INTO {name} VALUES (3, now() - interval '12 hours')")
 
     report, _ = compare(scene, table)
 

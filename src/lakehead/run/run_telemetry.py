@@ -155,7 +155,9 @@ def table_lineage(wiring: Wiring, table: TableConfig) -> TableLineage:
     if source.host:
         scheme = "postgres" if source.dialect == "postgresql" else source.dialect
         port = f":{source.port}" if source.port else ""
-        read = Dataset(f"{scheme}://{source.host}{port}", f"{source.database}.{name}")
+        within_schema = source.dialect == "mysql" and table.schema_name  # MySQL's schemas are its databases
+        whole = name if within_schema else f"{source.database}.{name}"
+        read = Dataset(f"{scheme}://{source.host}{port}", whole)
     elif source.dialect == "jdbc":  # its URL may hold anything
         read = Dataset("jdbc", name)
     else:

@@ -141,14 +141,14 @@ class AppendOnlyFile:
 
     def _ends_within_a_line(self) -> bool:
         """Whether a killed process or a full disk has left an incomplete line."""
-        there = self.path.stat()
+        there = os.fstat(self._file.fileno())
         if not S_ISREG(there.st_mode) or not there.st_size:
             return False
         try:
             with self.path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
                 return file.read(1) != b"\n"
-        except PermissionError:  # write-only log
+        except OSError:  # a write-only log, or one that another process has renamed meanwhile
             return False
 
 

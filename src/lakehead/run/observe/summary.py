@@ -83,6 +83,9 @@ def emit_lost_events(emitter: Emitter, senders: LossyOutputs) -> Iterator[None]:
     finally:
         for name, count in emitter.dropped.items():
             emitter.emit(EventsLost(subscriber=name, count=count, reason="too slow"))
+        if emitter.failures:
+            reason = f"it failed ({type(emitter.first_failure).__name__})"
+            emitter.emit(EventsLost(subscriber="a subscriber", count=emitter.failures, reason=reason))
         for each in senders.lost:
             emitter.emit(EventsLost(subscriber=each.receiver, count=each.count, reason=each.reason))
 

@@ -4,11 +4,24 @@ import re
 import threading
 from dataclasses import replace
 from textwrap import dedent
+from types import SimpleNamespace
 
+from lakehead.ids import Random, SeededIds
 from lakehead.run.observe.event_text import event_text
-from lakehead.run.observe.summary import RunSummary, delivery_warnings
-from lakehead.telemetry.events import LateCommitsUnknown, PhaseMarked, RunDone, TableHeldBack, TableSkipped
-from tests.unit.run.observe.fake_run import FakeRun
+from lakehead.run.observe.summary import RunSummary, delivery_warnings, emit_lost_events
+from lakehead.telemetry.emitter import Emitter, EventEnvelope
+from lakehead.telemetry.events import (
+    Event,
+    EventsLost,
+    LateCommitsUnknown,
+    PhaseMarked,
+    RunDone,
+    TableHeldBack,
+    TableSkipped,
+    TableStart,
+)
+from tests.support.state_tools import HandClock
+from tests.unit.run.observe.fake_run import DAY, FakeRun
 
 SENTENCE = "The source shop does not answer at host:5432. Start it, or correct sources.shop.url, and run again."
 
@@ -203,3 +216,17 @@ def test_events_that_a_subscriber_failed_on_are_shown_with_the_first_error() -> 
 
     [shown] = delivery_warnings(run.emitter)
     assert shown.startswith("A subscriber failed on 1 event; the first error was ValueError('no').")
+
+
+def test_events_that_a_subscriber_failed_on_are_told_as_lost() -> None:
+    told: list[Event] = []
+
+    def broken(envelope: EventEnvelope) -> None:
+        if envelope.table == "a":
+            raise ValueError("s3cret")
+
+    emitter = Emitter("run-7", HandClock(), SeededIds(Random(7)), [broken, lambda each: told.append(each.event)])
+    with emit_lost_events(emitter, SimpleNamespace(lost=[])):
+        emitter.emit(TableStart(mode="full", load_date=DAY, reload=False), "a")
+
+    assert told[1:] == [EventsLost(subscriber="a subscriber", count=1, reason="it failed (ValueError)")]
