@@ -10,8 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from lakehead.extract import iceberg_table_sink
 from lakehead.lake.commits import SWEEP, live_files
+from lakehead.lake.merge_lane import LaneStager
 from lakehead.lake.table_leases import StateTableLeases
+from lakehead.lake.whole_table import WholeTableStager
 from lakehead.retry import Backoff
 from lakehead.run import erase_landing
 from lakehead.run.main import app
@@ -106,29 +109,50 @@ def test_exactly_a_composite_key_is_erased(on_sqlite: Scene) -> None:
         assert rows == [(1, "ab"), (1, "b"), (2, "a")]
 
 
+def erase_meanwhile(kept: Kept, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Erase the key 2, which the source has no more, without waiting for who holds the lease on the table."""
+    meanwhile(kept, f"DELETE FROM {name} WHERE id = 2")
+    impatient = partial(StateTableLeases, patience=Backoff(attempts=1))
+    monkeypatch.setattr(erase_landing, "StateTableLeases", impatient)
+    config = str(kept.scene.pipeline.folder / "config.json")
+    ran = CliRunner().invoke(app, ["erase", name, "--config", config, "--key=id=2", "--yes"])
+    assert ran.exit_code == 0, ran.output
+
+
+@pytest.mark.parametrize(
+    ("lane", "owner", "step"), [("spark", iceberg_table_sink, "merge_newest"), ("arrow", LaneStager, "_merge")]
+)
 def test_a_merge_that_had_read_the_key_does_not_bring_it_back(
-    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, owner: Any, step: str
 ) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name = numbers(kept, 1)
-    kept.run(scd1(name))
+    kept.run(scd1(name), merge_lane=lane)
     add(kept, name, 2, 3)
 
-    def act() -> None:
-        meanwhile(kept, f"DELETE FROM {name} WHERE id = 2")
-        config = str(kept.scene.pipeline.folder / "config.json")
-        ran = CliRunner().invoke(app, ["erase", name, "--config", config, "--key=id=2", "--yes"])
-        assert ran.exit_code == 0, ran.output
-
-    impatient = partial(StateTableLeases, patience=Backoff(attempts=1))
-    monkeypatch.setattr(erase_landing, "StateTableLeases", impatient)
-    acted = before_first(monkeypatch, "merge_newest", act)
-    assert kept.run(scd1(name)).errors == {}
+    acted = before_first(monkeypatch, owner, step, lambda: erase_meanwhile(kept, name, monkeypatch))
+    assert kept.run(scd1(name), merge_lane=lane).errors == {}
 
     assert acted
     assert ids(kept, f"mirror.{name}") == [1, 3]
     assert stored_ids(kept, f"mirror.{name}") == {1, 3}
     assert stored_ids(kept, f"raw.{name}") == {1, 3}
+
+
+def test_a_rebuild_that_had_read_the_key_does_not_bring_it_back(
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(on_sqlite, "iceberg")
+    name = numbers(kept, 1, 2, 3)
+    kept.run(scd1(name), merge_lane="arrow")
+
+    acted = before_first(monkeypatch, WholeTableStager, "_copy", lambda: erase_meanwhile(kept, name, monkeypatch))
+    (done,) = rebuilt(kept, scd1(name), merge_lane="arrow")
+
+    assert acted
+    assert done["rebuilt_rows"] == 2
+    assert ids(kept, f"mirror.{name}") == [1, 3]
+    assert stored_ids(kept, f"mirror.{name}") == {1, 3}
 
 
 def test_a_full_table_loses_the_key_in_every_load_and_in_its_final(on_sqlite: Scene) -> None:

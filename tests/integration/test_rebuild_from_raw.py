@@ -13,8 +13,10 @@ import pytest
 
 from lakehead.extract import iceberg_table_sink
 from lakehead.lake import run_context
+from lakehead.lake.merge_lane import LaneStager
 from lakehead.lake.raw_floor import RawFloor, floor_of
 from lakehead.lake.table_leases import StateTableLeases
+from lakehead.lake.whole_table import WholeTableStager
 from lakehead.retry import Backoff
 from tests.integration.increment_support import broken_at
 from tests.integration.maintenance_modes import TODAY, all_rows, maintained, part
@@ -34,22 +36,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MONTH: dict[str, Any] = {"raw_retention_days": 30}
 
 
-def before_first(monkeypatch: pytest.MonkeyPatch, statement: str, act: Callable[[], object]) -> list[object]:
-    """Act once, in another thread, right before a statement is first run: its rows are chosen by then.
+def before_first(monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, act: Callable[[], object]) -> list[object]:
+    """Act once, in another thread, right before a step that writes is first taken: its rows are chosen by then.
 
     Whoever acts does not wait for the lease on the table, which the other one holds: it may have expired.
     """
     monkeypatch.setattr(run_context, "StateTableLeases", partial(StateTableLeases, patience=Backoff(attempts=1)))
-    run, acted = getattr(iceberg_table_sink, statement), list[object]()
+    run, acted = getattr(owner, step), list[object]()
 
-    def later(*args: Any, **named: Any) -> None:
+    def later(*args: Any, **named: Any) -> Any:
         if not acted:
             acted.append(None)
             with ThreadPoolExecutor(1) as other:
                 acted[0] = other.submit(act).result()
-        run(*args, **named)
+        return run(*args, **named)
 
-    monkeypatch.setattr(iceberg_table_sink, statement, later)
+    monkeypatch.setattr(owner, step, later)
     return acted
 
 
@@ -80,31 +82,41 @@ def test_a_rebuilt_mirror_equals_the_incremental_one_row_for_row(on_sqlite: Scen
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_load_beside_a_rebuild_loses_nothing(on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lane", "owner", "step"), [("spark", iceberg_table_sink, "overwrite_newest"), ("arrow", WholeTableStager, "_copy")]
+)
+def test_a_load_beside_a_rebuild_loses_nothing(
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, owner: Any, step: str
+) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name = numbers(kept, 1, 2)
-    kept.run(scd1(name))
+    kept.run(scd1(name), merge_lane=lane)
 
     def load() -> Ran:
         meanwhile(kept, f"INSERT INTO {name} VALUES (3, 3, 'x')")
-        return kept.run(scd1(name))
+        return kept.run(scd1(name), merge_lane=lane)
 
-    loads = before_first(monkeypatch, "overwrite_newest", load)
-    (done,) = rebuilt(kept, scd1(name))
+    loads = before_first(monkeypatch, owner, step, load)
+    (done,) = rebuilt(kept, scd1(name), merge_lane=lane)
 
     assert [load.errors for load in loads if isinstance(load, Ran)] == [{}]
     assert done["slice"] == 2, "it was made anew, with the slice that was merged meanwhile"
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3]
 
 
-def test_a_rebuild_beside_a_load_loses_nothing(on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lane", "owner", "step"), [("spark", iceberg_table_sink, "merge_newest"), ("arrow", LaneStager, "_merge")]
+)
+def test_a_rebuild_beside_a_load_loses_nothing(
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, owner: Any, step: str
+) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name = numbers(kept, 1, 2)
-    kept.run(scd1(name))
+    kept.run(scd1(name), merge_lane=lane)
     add(kept, name, 3)
 
-    acted = before_first(monkeypatch, "merge_newest", lambda: rebuilt(kept, scd1(name)))
-    assert kept.run(scd1(name)).errors == {}
+    acted = before_first(monkeypatch, owner, step, lambda: rebuilt(kept, scd1(name), merge_lane=lane))
+    assert kept.run(scd1(name), merge_lane=lane).errors == {}
 
     assert acted
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3]

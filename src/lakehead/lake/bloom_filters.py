@@ -24,7 +24,7 @@ class BloomFilters:
     """The largest filter of a column in a row group; with more values it answers wrongly more often."""
 
     def options(self, rows: int) -> dict[str, dict[str, Any]] | None:
-        """PyArrow's option for row groups of so many rows: a filter for many would be as large for a few."""
+        """PyArrow's option for row groups of so many rows. Its writer holds a filter for as many values in memory."""
         if not self.columns:
             return None
         return {

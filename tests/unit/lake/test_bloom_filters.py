@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +54,22 @@ def test_identifier_fields_have_filters_as_large_as_their_file_needs(catalog: Ca
 
     assert 0 < sizes[0] < 100
     assert 10_000 < sizes[1] < 40_000
+
+
+def test_a_file_of_few_rows_is_begun_with_a_filter_for_few(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(catalog, "few", KEYED)
+    schema, given = target_of(table.load()).schema, list[Any]()
+    writer = pq.ParquetWriter
+
+    def noted(*args: Any, **more: Any) -> Any:
+        given.append(more["bloom_filter_options"])
+        return writer(*args, **more)
+
+    monkeypatch.setattr(pq, "ParquetWriter", noted)
+
+    publish(table, pa.RecordBatch.from_pylist([{"id": n, "flag": True, "v": "x"} for n in range(3)], schema=schema))
+
+    assert given == [{"id": {"ndv": 3, "fpp": 0.01}}]
 
 
 def test_a_table_without_order_has_no_page_index(catalog: Catalog) -> None:

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 
-from lakehead.lake.commits import Changes, as_loaded, live_files, updates_of, without_files
+from lakehead.lake.commits import Changes, _data_files, as_loaded, live_files, updates_of, without_files
 from lakehead.lake.dangling_deletes import dangling_deletes
 from lakehead.lake.iceberg_table import IcebergTable
 from lakehead.lake.merge_commit import MergeFiles, delete_file
@@ -24,7 +24,7 @@ from lakehead.lake.position_deletes import PATH_ID, write_positions
 from lakehead.lake.stagers import target_of
 from lakehead.maintain.compaction import drop_dangling
 from lakehead.maintain.compaction_plan import plan_compaction
-from tests.unit.lake.local_table import create, local_catalog, publish
+from tests.unit.lake.local_table import create, local_catalog, publish, stage
 
 SCHEMA = Schema(NestedField(1, "p", LongType()), NestedField(2, "v", LongType()))
 BY_P = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
@@ -40,10 +40,17 @@ def table_of(catalog: Catalog, name: str, partitions: Sequence[int], spec: Parti
     """A table with a data file of ten rows for each of these partitions."""
     table = create(catalog, name, SCHEMA, partition_spec=spec)
     for partition in partitions:
-        schema = target_of(table.load()).schema
-        columns = [pa.array([partition] * 10, pa.int64()), pa.array(range(10), pa.int64())]
-        publish(table, pa.RecordBatch.from_arrays(columns, schema=schema))
+        add_rows(table, partition)
     return table
+
+
+def rows_of(table: IcebergTable, partition: int) -> pa.RecordBatch:
+    columns = [pa.array([partition] * 10, pa.int64()), pa.array(range(10), pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, schema=target_of(table.load()).schema)
+
+
+def add_rows(table: IcebergTable, partition: int) -> None:
+    publish(table, rows_of(table, partition))
 
 
 def data_files(table: IcebergTable) -> dict[int, DataFile]:
@@ -187,6 +194,39 @@ def test_equality_deletes_go_when_no_data_file_is_older(catalog: Catalog, spec: 
         remove(table, there[2])
         assert len(drop_dangling(table)) == 1
     assert deletes_of(table) == set()
+
+
+def test_equality_deletes_without_partitions_are_about_files_of_every_partitioning(catalog: Catalog) -> None:
+    table = table_of(catalog, "evolved", [2], BY_P)
+    with table.load().update_spec() as update:
+        update.remove_field("p")
+    add_rows(table, 1)
+    there = data_files(table)
+    add_deletes(table, equality(there[1]))
+
+    remove(table, there[1])
+
+    assert drop_dangling(table) == (), "the file of the earlier partitioning is older than they are"
+
+
+def test_equality_deletes_are_not_about_files_of_the_same_commit(catalog: Catalog) -> None:
+    table = table_of(catalog, "same", [1], UNPARTITIONED_PARTITION_SPEC)
+    there = data_files(table)
+    staged = stage(table, rows_of(table, 2))
+
+    def changes(iceberg: Iceberg) -> Changes:
+        producer = MergeFiles(as_loaded(iceberg), iceberg.io, {})
+        for file in _data_files(iceberg.metadata, staged.rows):
+            file.spec_id = staged.rows.spec_id
+            producer.append_data_file(file)
+        producer.add_deletes(equality(there[1]))
+        return updates_of(producer), ()
+
+    table.commit(None, changes)
+    assert drop_dangling(table) == ()
+    remove(table, there[1])
+
+    assert len(drop_dangling(table)) == 1
 
 
 def test_a_delete_file_that_cannot_be_looked_into_stays(catalog: Catalog) -> None:
