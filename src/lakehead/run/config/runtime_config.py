@@ -291,9 +291,10 @@ class RuntimeConfig(ConfigModel):
         "because another tool may have removed them as orphans. Missing files are written again.",
     )
     merge_lane: MergeLane = Field(
-        MergeLane.SPARK,
-        description="How changes are merged into a mirror of Iceberg: by `spark`, with its MERGE statement, or by "
-        "`arrow`, which is several times faster and leaves to Spark what it cannot merge.",
+        MergeLane.ARROW,
+        description="How changes are merged into a mirror of Iceberg: by `arrow`, in Spark's tasks, which leaves to "
+        "Spark's MERGE what it cannot merge, or always by `spark`, with its MERGE statement, which is several times "
+        "slower.",
     )
     staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
     raw_retention_days: Count | None = Field(
