@@ -13,6 +13,7 @@ import pytest
 
 from lakehead.extract import iceberg_table_sink
 from lakehead.lake import run_context
+from lakehead.lake.merge_lane import LaneStager
 from lakehead.lake.raw_floor import RawFloor, floor_of
 from lakehead.lake.table_leases import StateTableLeases
 from lakehead.retry import Backoff
@@ -34,13 +35,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MONTH: dict[str, Any] = {"raw_retention_days": 30}
 
 
-def before_first(monkeypatch: pytest.MonkeyPatch, statement: str, act: Callable[[], object]) -> list[object]:
+MERGES = pytest.mark.parametrize(
+    ("lane", "owner", "step"),
+    [("arrow", LaneStager, "_check_once"), ("spark", iceberg_table_sink, "merge_newest")],
+    ids=["arrow", "spark"],
+)
+"""What a merge does when its rows are chosen and nothing is published."""
+
+
+def before_first(
+    monkeypatch: pytest.MonkeyPatch, statement: str, act: Callable[[], object], owner: Any = iceberg_table_sink
+) -> list[object]:
     """Act once, in another thread, right before a statement is first run: its rows are chosen by then.
 
     Whoever acts does not wait for the lease on the table, which the other one holds: it may have expired.
     """
     monkeypatch.setattr(run_context, "StateTableLeases", partial(StateTableLeases, patience=Backoff(attempts=1)))
-    run, acted = getattr(iceberg_table_sink, statement), list[object]()
+    run, acted = getattr(owner, statement), list[object]()
 
     def later(*args: Any, **named: Any) -> None:
         if not acted:
@@ -49,7 +60,7 @@ def before_first(monkeypatch: pytest.MonkeyPatch, statement: str, act: Callable[
                 acted[0] = other.submit(act).result()
         run(*args, **named)
 
-    monkeypatch.setattr(iceberg_table_sink, statement, later)
+    monkeypatch.setattr(owner, statement, later)
     return acted
 
 
@@ -97,14 +108,17 @@ def test_a_load_beside_a_rebuild_loses_nothing(on_sqlite: Scene, monkeypatch: py
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3]
 
 
-def test_a_rebuild_beside_a_load_loses_nothing(on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@MERGES
+def test_a_rebuild_beside_a_load_loses_nothing(
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, owner: Any, step: str
+) -> None:
     kept = Kept(on_sqlite, "iceberg")
     name = numbers(kept, 1, 2)
     kept.run(scd1(name))
     add(kept, name, 3)
 
-    acted = before_first(monkeypatch, "merge_newest", lambda: rebuilt(kept, scd1(name)))
-    assert kept.run(scd1(name)).errors == {}
+    acted = before_first(monkeypatch, step, lambda: rebuilt(kept, scd1(name)), owner)
+    assert kept.run(scd1(name), merge_lane=lane).errors == {}
 
     assert acted
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3]
