@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from random import Random
 from typing import Any, cast
@@ -279,14 +280,14 @@ class Mirrors:
         def rank(row: dict[str, Any]) -> list[tuple[bool, Any]]:
             return [(row[name] is not None, row[name] if row[name] is not None else 0) for name in order]
 
-        for change in self.landed:
+        for change in map(self._comparable, self.landed):
             key = tuple(change[key] for key in keys)
             if None in key and not self.rule.null_keys:
                 continue
             number = there.setdefault(key, len(found))
             if number not in found or rank(change) > rank(found[number]):
                 found[number] = {name: change.get(name) for name in names}
-        return [self._comparable(row) for row in found.values()]
+        return list(found.values())
 
     def _rows_schema(self) -> pa.Schema:
         return schema_to_pyarrow(self.lane.load().schema())
@@ -306,7 +307,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, Decimal):
-        return value.normalize()
+        return Fraction(value)  # exact, whatever its trailing zeros
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 

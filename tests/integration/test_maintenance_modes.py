@@ -51,13 +51,14 @@ def test_a_dry_run_lists_exactly_what_apply_then_does_and_no_row_changes(on_sqli
     kept = Kept(on_sqlite, "iceberg")
     name = numbers(kept, 1, 2, 3)
     table = scd1(name, raw_retention_days=30)
+    # Merged with Spark's MERGE, which leaves delete files even where a third of a file is deleted.
     for number in (4, 5):
-        assert kept.run(table).errors == {}
+        assert kept.run(table, merge_lane="spark").errors == {}
         add(kept, name, number)
         kept.scene.sql(f"UPDATE {name} SET at = {number}, v = 'new' WHERE id = 1")
-    kept.run(table, load_date=TODAY - timedelta(days=1))
+    kept.run(table, merge_lane="spark", load_date=TODAY - timedelta(days=1))
     add(kept, name, 6)
-    kept.run(table, load_date=TODAY)
+    kept.run(table, merge_lane="spark", load_date=TODAY)
     make_old(*(strays := plant(iceberg(kept, f"raw.{name}"), "data/stray.parquet")))
     stray_branch(kept, f"mirror.{name}")
     before = all_rows(kept, f"mirror.{name}")

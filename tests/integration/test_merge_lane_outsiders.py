@@ -51,7 +51,11 @@ def change(there: Mirrors, *keys: int) -> None:
     there.land(rows)
 
 
-SMALL = ("write.parquet.row-group-size-bytes", "1"), ("write.parquet.page-size-bytes", "1")
+SMALL = (
+    ("write.parquet.row-group-size-bytes", "1000"),
+    ("write.parquet.row-group-check-min-record-count", "1"),
+    ("write.parquet.page-size-bytes", "1000"),
+)
 SETTINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "no metrics": (("write.metadata.metrics.default", "none"),),
     "counts": (("write.metadata.metrics.default", "counts"), ("write.parquet.compression-codec", "gzip")),

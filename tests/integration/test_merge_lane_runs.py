@@ -2,6 +2,8 @@
 
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
+from typing import Any
+
 import pytest
 
 from lakehead.lake.iceberg_table import IcebergTable
@@ -26,15 +28,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
         ("arrow", [], "MergedFiles"),
         ("arrow", ["id > 0"], "Branch"),
         pytest.param("spark", [], "Branch", marks=pytest.mark.soak),
+        pytest.param(None, [], "MergedFiles", marks=pytest.mark.soak),
     ],
 )
 def test_the_configuration_chooses_how_rows_are_merged(
-    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, filters: list[str], by: str
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str | None, filters: list[str], by: str
 ) -> None:
     kept, published = Kept(on_sqlite, "iceberg"), list[str]()
     name = numbers(kept, 1, 2, 3)
     table = scd1(name, merge_filters=filters)
-    assert kept.run(table, merge_lane=lane).errors == {}
+    chosen: dict[str, Any] = {} if lane is None else {"merge_lane": lane}
+    assert kept.run(table, **chosen).errors == {}
     kept.scene.sql(f"UPDATE {name} SET at = 5, v = 'new' WHERE id = 2")
     add(kept, name, 6)
     publish = IcebergTable.publish
@@ -44,7 +48,7 @@ def test_the_configuration_chooses_how_rows_are_merged(
         return await publish(self, staged, at)  # type: ignore[arg-type] # whatever is staged
 
     monkeypatch.setattr(IcebergTable, "publish", seen)
-    ran = kept.run(table, merge_lane=lane)
+    ran = kept.run(table, **chosen)
 
     assert ran.errors == {}
     assert published == ["NewFiles", by]

@@ -94,4 +94,5 @@ def test_the_memory_of_a_merge_is_bounded(tmp_path: Path) -> None:
 
     print(f"driver {driver} MiB, task {task} MiB")
     assert driver < effort(150, soak=700)
-    assert task < effort(500, soak=1_500)
+    # All changes are in one file here, and the pages of the changes that are mapped into memory count too.
+    assert task < effort(600, soak=2_800)

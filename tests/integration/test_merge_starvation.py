@@ -22,8 +22,9 @@ pytestmark = MARKS
 TRIES = 5
 
 
+@pytest.mark.parametrize(("lane", "merge"), [("arrow", MergedFiles), ("spark", Branch)], ids=["arrow", "spark"])
 def test_a_run_whose_merges_are_overtaken_each_time_says_so_and_leaves_no_branch(
-    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch
+    on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, merge: type
 ) -> None:
     scene, name = on_sqlite, on_sqlite.name()
     scene.sql(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, a TEXT)", f"INSERT INTO {name} VALUES (1, 'a')")
@@ -34,13 +35,13 @@ def test_a_run_whose_merges_are_overtaken_each_time_says_so_and_leaves_no_branch
 
     async def overtaken(self: IcebergTable, staged: Staged[NewFiles | MergedFiles | Branch], at: Head) -> Head:
         nonlocal merges
-        if isinstance(staged.rows, Branch):
+        if isinstance(staged.rows, merge):
             merges += 1
             self.commit(at, lambda iceberg: (empty(iceberg, {}), ()))
         return await publish(self, staged, at)
 
     monkeypatch.setattr(IcebergTable, "publish", overtaken)
-    ran = scene.run(table)
+    ran = scene.run(table, merge_lane=lane)
     monkeypatch.undo()
 
     assert f"during each of {TRIES} attempts" in ran.errors[name]

@@ -36,6 +36,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MONTH: dict[str, Any] = {"raw_retention_days": 30}
 
 
+MERGES = pytest.mark.parametrize(
+    ("lane", "owner", "step"),
+    [("arrow", LaneStager, "_check_once"), ("spark", iceberg_table_sink, "merge_newest")],
+    ids=["arrow", "spark"],
+)
+"""What a merge does when its rows are chosen and nothing is published."""
+
+
 def before_first(monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, act: Callable[[], object]) -> list[object]:
     """Act once, in another thread, right before a step that writes is first taken: its rows are chosen by then.
 
@@ -104,9 +112,7 @@ def test_a_load_beside_a_rebuild_loses_nothing(
     assert [row["id"] for row in all_rows(kept, f"mirror.{name}")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("lane", "owner", "step"), [("spark", iceberg_table_sink, "merge_newest"), ("arrow", LaneStager, "_merge")]
-)
+@MERGES
 def test_a_rebuild_beside_a_load_loses_nothing(
     on_sqlite: Scene, monkeypatch: pytest.MonkeyPatch, lane: str, owner: Any, step: str
 ) -> None:

@@ -49,7 +49,7 @@ class IcebergLanding:
     merges: Backoff = field(default_factory=lambda: Backoff(attempts=5, first_seconds=0.2, cap_seconds=30.0))
     """Attempts of a merge when other writers commit first. Each attempt is a whole merge."""
 
-    merge_lane: MergeLane = MergeLane.SPARK
+    merge_lane: MergeLane = MergeLane.ARROW
 
     @property
     def retries(self) -> Retries:

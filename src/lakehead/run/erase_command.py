@@ -163,8 +163,8 @@ def _unreachable(wiring: "Wiring", chosen: "ConfiguredTable", tables: "Sequence[
                 f"{table.name} --older-than 0s --config FILE"
             )
         yield (
-            f"files of {table.name} that nobody has published, as after a crash, until they are swept: lakehead "
-            f"maintain sweep {table.name} --older-than 0s --config FILE (when no load runs)"
+            f"files of {table.name} that nobody has published, as after a crash, until they are swept when no load "
+            f"runs: lakehead maintain sweep {table.name} --older-than 0s --config FILE"
         )
         if others := sorted(name for name in metadata.refs if name != "main" and not name.startswith("lakehead-")):
             yield f"branches and tags of {table.name}, which keep snapshots: {', '.join(others)}"

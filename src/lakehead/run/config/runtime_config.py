@@ -259,10 +259,10 @@ class RuntimeConfig(ConfigModel):
         "because another tool may have removed them as orphans. Missing files are written again.",
     )
     merge_lane: MergeLane = Field(
-        MergeLane.SPARK,
+        MergeLane.ARROW,
         description="How changes are merged into a mirror of Iceberg, and mirrors and final tables are made whole: by "
-        "`spark`, with its MERGE and INSERT, or by `arrow`, which merges several times faster and leaves to Spark what "
-        "it cannot do.",
+        "`arrow`, in Spark's tasks, which leaves to Spark's MERGE and INSERT what it cannot do, or always by `spark`, "
+        "with these statements, which is several times slower for merges.",
     )
     staging: StagingConfig = Field(StagingConfig(), description="Clean-up of staging directories.")
     raw_retention_days: Count | None = Field(
