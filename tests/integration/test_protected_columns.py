@@ -136,6 +136,11 @@ def test_a_file_sink_protects_too(in_files: Kept) -> None:
 
     assert ran.errors == {}
     assert kept.rows("mirror", name, "id", "email") == [(1, hashed("ann"))]
+    later = {"email": {"leave_out": True}, "note": {"leave_out": True}}
+    kept.scene.sql(f"INSERT INTO {name} VALUES (2, 2, 'bob', 'n')")
+    refused = kept.run({**table, "columns": later})
+    assert "the source has no column 'email'" in refused.errors[name]
+    assert kept.rows("mirror", name, "id", "email") == [(1, hashed("ann"))]
     folder = next(kept.root.rglob("*.parquet"))
     assert "note" not in kept.scene.spark.read.parquet(str(folder)).columns
 

@@ -280,7 +280,10 @@ def test_a_table_that_is_partitioned_otherwise_than_the_configuration_says_is_re
 Change = Callable[[str], list[str]]
 CHANGES: dict[str, tuple[Change, str]] = {
     "new": (lambda name: [f"ALTER TABLE {name} ADD COLUMN extra int"], "the source has a new column 'extra'"),
-    "dropped": (lambda name: [f"ALTER TABLE {name} DROP COLUMN word"], "the source has no column 'word' any more"),
+    "dropped": (
+        lambda name: [f"ALTER TABLE {name} DROP COLUMN word"],
+        "the source has no column 'word' of type string any more",
+    ),
     "changed": (
         lambda name: [f"ALTER TABLE {name} DROP COLUMN word", f"ALTER TABLE {name} ADD COLUMN word date"],
         "column 'word' was string and is date (date32[day]) now",

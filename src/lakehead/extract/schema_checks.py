@@ -56,7 +56,9 @@ def validated(
     left_out = [name for name, rule in exact_names(info, table.columns).items() if isinstance(rule, LeftOut)]
     gone = loaded.gone if loaded else ()
     before = loaded.table if loaded else None
-    found = changes(there, source, snapshot_of(info, source), before, left_out=[*left_out, *gone])
+    # Files that were written have the column: for them it is one that is gone.
+    ignored = [*left_out, *gone] if sink.evolves else []
+    found = changes(there, source, snapshot_of(info, source), before, left_out=ignored)
     decisions = decided(found, metadata.policy, merges=table.mode.merges, evolves=sink.evolves)
     for each in decisions:
         change = each.change

@@ -84,12 +84,17 @@ class SchemaPolicy:
     allow_missing_columns: bool = False
     """Whether a column that the source no longer has is filled with NULL: the same as `evolve` for dropped ones."""
 
+    allow_new_columns: bool = True
+    """Whether a new column is added; if not, it stops the table: the same as `freeze` for new ones."""
+
     def action(self, drift: Drift, *, merges: bool = True) -> Action:
         """What is done about a kind of change. `merges`: whether rows are merged by key."""
         if drift in self.actions:
             return self.actions[drift]
         if drift is Drift.DROPPED and self.allow_missing_columns:
             return Action.EVOLVE
+        if drift is Drift.NEW and not self.allow_new_columns:
+            return Action.FREEZE
         if drift is Drift.KEY and not merges:
             return Action.EVOLVE  # a key that nothing is merged by
         return DEFAULTS[drift]

@@ -12,7 +12,11 @@ from lakehead.run.config.metadata_config import GuardrailsConfig, SchemaPolicyCo
 def schema_policy(*given: SchemaPolicyConfig | None) -> SchemaPolicy:
     """The policy of a table. What stands later counts."""
     told = _together(*given)
-    flags = {name: bool(told.pop(name)) for name in ("require_snapshot", "allow_missing_columns") if name in told}
+    flags = {
+        name: bool(told.pop(name))
+        for name in ("require_snapshot", "allow_missing_columns", "allow_new_columns")
+        if name in told
+    }
     return SchemaPolicy(actions={Drift(kind): Action(str(action)) for kind, action in told.items()}, **flags)
 
 

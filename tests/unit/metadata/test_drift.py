@@ -156,6 +156,16 @@ def test_missing_columns_that_are_allowed_are_filled_unless_their_own_policy_say
     assert [each.action for each in decided([dropped], aside, merges=True, evolves=True)] == [Action.QUARANTINE]
 
 
+def test_new_columns_that_are_not_allowed_stop_the_table_unless_their_own_policy_says_otherwise() -> None:
+    new = Change(drift=Drift.NEW, column="a")
+    ignored = SchemaPolicy(allow_new_columns=False, actions={Drift.NEW: Action.IGNORE})
+
+    assert [
+        each.action for each in decided([new], SchemaPolicy(allow_new_columns=False), merges=True, evolves=True)
+    ] == [Action.FREEZE]
+    assert [each.action for each in decided([new], ignored, merges=True, evolves=True)] == [Action.IGNORE]
+
+
 def test_what_stops_a_table_says_why_and_what_to_do() -> None:
     dropped = Change(drift=Drift.DROPPED, column="b", old="text")
     with pytest.raises(SchemaFrozen) as frozen:

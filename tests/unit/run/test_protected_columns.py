@@ -85,7 +85,12 @@ def test_a_column_is_protected_once(tmp_path: Path) -> None:
 def test_a_table_has_the_policy_of_all_but_for_its_own(tmp_path: Path) -> None:
     metadata = {
         "enabled": True,
-        "schema_policy": {"new": "freeze", "widened": "ignore", "allow_missing_columns": True},
+        "schema_policy": {
+            "new": "freeze",
+            "widened": "ignore",
+            "allow_missing_columns": True,
+            "allow_new_columns": False,
+        },
         "guardrails": {"max_precision": 20, "max_scale": 4},
     }
     own = {"schema_policy": {"new": "quarantine", "key": "evolve"}, "guardrails": {"max_precision": 30}}
@@ -99,6 +104,7 @@ def test_a_table_has_the_policy_of_all_but_for_its_own(tmp_path: Path) -> None:
         Drift.KEY: Action.EVOLVE,
     }
     assert policy.action(Drift.DROPPED) is Action.EVOLVE
+    assert (policy.allow_new_columns, policy.require_snapshot) == (False, False)
     assert (guardrail.max_precision, guardrail.max_scale) == (30, 4)
 
 

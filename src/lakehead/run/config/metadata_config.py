@@ -37,6 +37,10 @@ class SchemaPolicyConfig(ConfigModel):
         description="Whether a column that the source no longer has is filled with NULL: the same as dropped: evolve. "
         "Default: false.",
     )
+    allow_new_columns: StrictBool | None = Field(
+        None,
+        description="Whether a new column is added to the table; false is the same as new: freeze. Default: true.",
+    )
     new: AnyAction | None = Field(
         None, description="A column that the table does not have. ignore: it is not read. Default: evolve, it is added."
     )
