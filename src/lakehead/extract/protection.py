@@ -5,40 +5,14 @@ It works on Arrow, so that a value becomes the same whatever the source's dialec
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from lakehead.extract.protection_rules import Hashed, LeftOut, Masked, Protection
 from lakehead.source.port import TableInfo
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """The column is not read."""
-
-    word = "left out"
-
-
-@dataclass(frozen=True, slots=True)
-class Masked:
-    """Each value of text becomes this one, and each value of another type NULL. NULL stays NULL."""
-
-    text: str
-    word = "masked"
-
-
-@dataclass(frozen=True, slots=True)
-class Hashed:
-    """Each value becomes the HMAC-SHA-256 of its text under a secret, in hexadecimal. NULL stays NULL."""
-
-    secret: str = field(repr=False)
-    word = "hashed"
-
-
-Protection: TypeAlias = LeftOut | Masked | Hashed
 
 
 def exact_names(info: TableInfo, rules: Mapping[str, Protection]) -> dict[str, Protection]:

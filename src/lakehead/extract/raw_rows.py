@@ -7,7 +7,8 @@ from datetime import date, datetime
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.protection import Protection, protected
+from lakehead.extract.protection import protected
+from lakehead.extract.protection_rules import Protection
 from lakehead.lake import raw_columns
 from lakehead.lake.conform import RowsRejected
 from lakehead.source.dialects import read_part

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakehead.errors import Misconfigured, Unavailable
-from lakehead.extract.protection import LeftOut, exact_names, hidden, protected_schema
+from lakehead.extract.protection import exact_names, hidden, protected_schema
+from lakehead.extract.protection_rules import LeftOut
 from lakehead.extract.sink import TableSink
 from lakehead.extract.table_settings import TableSettings
 from lakehead.metadata.drift import SchemaPlan, changes, check_decisions, decided, planned

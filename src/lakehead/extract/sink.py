@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakehead.extract.merging import DedupRule
 from lakehead.extract.planning.windows import Slice
-from lakehead.extract.protection import Protection
+from lakehead.extract.protection_rules import Protection
 from lakehead.extract.raw_rows import SLICE
 from lakehead.extract.table_settings import Reader, TableSettings
 from lakehead.lake.ports import Overtaken

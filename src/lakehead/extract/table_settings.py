@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakehead.extract.modes import Mode
 from lakehead.extract.planning.axis import Kind
-from lakehead.extract.protection import Protection
+from lakehead.extract.protection_rules import Protection
 from lakehead.state.model import Value
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.protection import Hashed, LeftOut, Masked, Protection
+from lakehead.extract.protection_rules import Hashed, LeftOut, Masked, Protection
 from lakehead.run.config.base import SecretReference
 from lakehead.run.config.connections import FileSinkConfig, SourceConfig, TlsConfig
 from lakehead.run.config.pipeline_config import PipelineConfig

@@ -15,7 +15,7 @@ from lakehead.extract.file_table_sink import FileTableSink
 from lakehead.extract.iceberg_table_sink import IcebergTableSink
 from lakehead.extract.iceberg_tables import Place, place_of
 from lakehead.extract.modes import MODES, ReadersTable
-from lakehead.extract.protection import Protection
+from lakehead.extract.protection_rules import Protection
 from lakehead.extract.sink import TableSink
 from lakehead.extract.table_settings import Finalize, LateCommits, Reader, Rule, TableSettings
 from lakehead.ids import Ids

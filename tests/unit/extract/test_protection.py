@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.protection import Hashed, LeftOut, Masked, exact_names, hidden, protected, protected_schema
+from lakehead.extract.protection import exact_names, hidden, protected, protected_schema
+from lakehead.extract.protection_rules import Hashed, LeftOut, Masked
 from lakehead.source.errors import NotExact
 from lakehead.source.exact_values import exact_batch
 from lakehead.source.port import Column, TableInfo

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehead.errors import Misconfigured
-from lakehead.extract.protection import Hashed, LeftOut, Masked
+from lakehead.extract.protection_rules import Hashed, LeftOut, Masked
 from lakehead.metadata.policy import Action, Drift
 from lakehead.run.config.config_file import read_config
 from lakehead.run.config.problems import InvalidConfig
