@@ -10,12 +10,15 @@ def growth(table: Iceberg, wanted: Schema, raw: Iceberg | None = None) -> tuple[
     """The columns that a table lacks, or has with a narrower type, or as required ones that may be NULL now.
 
     With `raw` the table is one that follows raw. Columns that it once had are not among those that it lacks: somebody
-    has dropped them, and their values are gone.
+    has dropped them, and their values are gone. Its identifier fields stay required: it has no row without a key.
     """
     has = {field.name: field for field in table.schema().fields}
+    identifiers = table.schema().identifier_field_ids
     found = []
-    for field in wanted.fields:
-        there = has.get(field.name)
+    for each in wanted.fields:
+        there = has.get(each.name)
+        is_key = there is not None and there.field_id in identifiers
+        field = each.model_copy(update={"required": True}) if is_key else each
         if there is None:
             if raw is None or _is_new(field.name, raw, table):
                 found.append(field)
