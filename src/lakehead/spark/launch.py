@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import py4j
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
@@ -14,6 +15,9 @@ from pyspark import SparkContext
 
 from lakehead.errors import Unavailable
 from lakehead.spark.jvm_process import EXIT_SECONDS, JvmProcess, Output, end_process, has_ended
+
+if TYPE_CHECKING:
+    import subprocess
 
 PY4J = str(Path(py4j.__file__).parent)
 # The Java names that PySpark uses without their packages.
@@ -49,7 +53,7 @@ class Jvm:
         except BaseException:
             started.end()
             raise
-        return cls(_connected(started, port, secret), started.output)
+        return cls(_connected(started.process, port, secret), started.output)
 
 
 DEATH_SECONDS = 1.0
@@ -100,7 +104,7 @@ def forget_jvm() -> None:
     SparkContext._jvm = None  # noqa: SLF001 - as above
 
 
-def _connected(started: JvmProcess, port: int, secret: str) -> ClientServer:
+def _connected(process: "subprocess.Popen[bytes]", port: int, secret: str) -> ClientServer:
     """A gateway for PySpark, with a Java thread for each Python thread."""
     # Py4J logs each lost connection with a stack trace, to its own or the root logger, although it raises an error too.
     logging.getLogger("py4j").addHandler(logging.NullHandler())
@@ -109,7 +113,7 @@ def _connected(started: JvmProcess, port: int, secret: str) -> ClientServer:
         java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
-    gateway.proc = started.process
+    gateway.proc = process
     for name in IMPORTS:
         java_import(gateway.jvm, name)
     return gateway
