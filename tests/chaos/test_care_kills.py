@@ -137,6 +137,8 @@ class LandingDeployment(Deployment):
         span = (identity.seq_start, identity.seq_end + 1)
         landed = Landing(token="t", remainders=(UnitRemainder(Unit(unit, numbers=Numbers(stream, *span))),))
         await wiring.open_ledger().record(uuid, Snapshot(FIRST.snapshot, None, 1, landed))
+        [entry] = (self.lake.parent / "lakehouse" / "ledger").rglob("*.json")
+        os.utime(entry, (0, 0))  # before the collection's audit, which counts in whole seconds
         with wiring.open_state(SystemClock(), RandomIds()) as state:
             assert state.landings.settle(uuid, None, FIRST, [landing(FIRST, unit, numbered=numbers(stream, span))])
 

@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - tests write their SQL in place, about tables of their own
 
 import json
+import os
 import re
 import resource
 import shlex
@@ -151,14 +152,16 @@ def test_a_disk_that_is_full_for_spark_is_told_with_the_tables_path_and_the_next
     on_sqlite.sql(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, content BLOB)")
     on_sqlite.sql(f"INSERT INTO {name} VALUES (1, randomblob(10))")
     table = {"table": name, "mode": "scd1", "incremental_column": "id", "primary_keys": ["id"]}
-    assert on_sqlite.run(table).errors == {}  # also starts the Python workers, which no limit is to meet
+    assert (
+        on_sqlite.run(table, merge_lane="spark").errors == {}
+    )  # also starts Python workers, which are not to be limited
     on_sqlite.sql(f"INSERT INTO {name} SELECT id + 1, randomblob(3000000) FROM {name}")
     gateway = on_sqlite.spark.sparkContext._gateway
     assert gateway is not None
 
     with files_up_to(2**20, gateway.proc.pid):
-        full_disk = on_sqlite.run(table)
-    mended = on_sqlite.run(table)
+        full_disk = on_sqlite.run(table, merge_lane="spark")
+    mended = on_sqlite.run(table, merge_lane="spark")
 
     location = f"{on_sqlite.pipeline.lakehouse}/warehouse/mirror/{name}"
     assert full_disk.errors[name].startswith(
@@ -167,3 +170,20 @@ def test_a_disk_that_is_full_for_spark_is_told_with_the_tables_path_and_the_next
     assert "\n" not in full_disk.errors[name]
     assert mended.errors == {}
     assert sorted(on_sqlite.rows(f"mirror.{name}")["id"].to_pylist()) == [1, 2]
+
+
+def test_a_disk_that_is_full_for_the_keys_of_changes_is_told_and_the_next_run_goes_on(on_sqlite: Scene) -> None:
+    name = on_sqlite.name()
+    on_sqlite.sql(f"CREATE TABLE {name} (id TEXT PRIMARY KEY, version INTEGER)")
+    on_sqlite.sql(f"INSERT INTO {name} VALUES ('a', 1)")
+    table = {"table": name, "mode": "scd1", "incremental_column": "version", "primary_keys": ["id"]}
+    assert on_sqlite.run(table).errors == {}
+    on_sqlite.sql(f"INSERT INTO {name} VALUES ('{'b' * 3_000_000}', 2)")
+
+    with files_up_to(2**20, os.getpid()):  # tasks write rows, and this process the keys of changes
+        full_disk = on_sqlite.run(table)
+    mended = on_sqlite.run(table)
+
+    assert re.match(r"The disk of .*/mirror/.* is full \(File too large\)\. Make room", full_disk.errors[name])
+    assert mended.errors == {}
+    assert on_sqlite.rows(f"mirror.{name}")["version"].to_pylist() == [1, 2]

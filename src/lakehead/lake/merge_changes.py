@@ -4,7 +4,7 @@ The rows are collected in pieces. If there are several, each is sorted by key an
 side by side, one range of keys after the other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,9 +70,10 @@ def keys_of_files(
 
 def newest_changes(
     batches: Iterable[pa.RecordBatch], keys: Sequence[str], order: Sequence[str], *, chunk_rows: int = CHUNK_ROWS
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The newest row of each key, in chunks of about so many rows at most, each of a range of keys.
 
+    It holds files aside until it ends or is closed.
     Raises `NotByLane` if rows of one key are equal in every compared column.
     """
     with TemporaryDirectory(prefix="lakehead-merge-") as folder:

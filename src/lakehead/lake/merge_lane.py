@@ -7,7 +7,7 @@ the changes' rows at the same time. Changed rows are deleted by position, or the
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile as IcebergDataFile
 from pyiceberg.table import Table as Iceberg
 from pyspark.sql import SparkSession
 
-from lakehead.errors import Unavailable
+from lakehead.errors import DiskFull, Unavailable
 from lakehead.ids import Ids
 from lakehead.lake.conform import RowsRejected
 from lakehead.lake.datafiles import Target
@@ -201,10 +201,14 @@ class LaneStager:
         if isinstance(filesystem, LocalFileSystem):  # others create folders themselves, or have none
             filesystem.create_dir(target.folder, recursive=True)
         try:
-            chunks = newest_changes(batches, changes.keys, changes.order, chunk_rows=CHUNK_ROWS)
-            yield store_changes(chunks, changes.keys, schema, filesystem, path)
-        except CannotRead as error:
-            raise NotByLane(str(error)) from None
+            try:
+                with closing(newest_changes(batches, changes.keys, changes.order, chunk_rows=CHUNK_ROWS)) as chunks:
+                    stored = store_changes(chunks, changes.keys, schema, filesystem, path)
+            except CannotRead as error:
+                raise NotByLane(str(error)) from None
+            except OSError as error:
+                raise DiskFull.of(error, f"{target.folder}, or of this machine's temporary files,") or error from error
+            yield stored
         finally:
             with suppress(OSError):  # the sweep removes what stays behind
                 filesystem.delete_file(path)
