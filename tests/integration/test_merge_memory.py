@@ -93,6 +93,7 @@ def test_the_memory_of_a_merge_is_bounded(tmp_path: Path) -> None:
     task = peak_mib(TASK, tmp_path)
 
     print(f"driver {driver} MiB, task {task} MiB")
-    assert driver < effort(150, soak=700)
+    # About 100 to 150 MiB, and nearly 600 if the driver held all changes.
+    assert driver < effort(250, soak=700)
     # All changes are in one file here, and the pages of the changes that are mapped into memory count too.
     assert task < effort(600, soak=2_800)

@@ -178,6 +178,7 @@ def test_the_command_prints_what_differs_exits_1_and_keeps_an_event(on_sqlite: S
     ran = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=200)
 
     assert ran.returncode == 1, ran.stderr
+    assert ran.stdout, ran.stderr
     [report] = json.loads(ran.stdout)["tables"]
     assert (report["outcome"], report["keys"]) == (
         "different",

@@ -53,7 +53,7 @@ def test_a_column_that_has_another_type_now_is_refused_before_anything_is_writte
 
     for mode, out in (("full", "final"), ("scd1", "mirror")):
         told, root = ran.errors[f"{name}_{mode}"], in_files.root
-        assert "column 'v' is string in the source and bigint in the files" in told
+        assert "column 'v' was int64 and is TEXT (string) now" in told
         assert f"remove {root}/raw/{name}_{mode} and {root}/{out}/{name}_{mode}, and load it again" in told
     assert everything_in(in_files.root) == before
 

@@ -66,6 +66,10 @@ class MemoryTableSink:
         return self.table.columns
 
     @property
+    def renewal(self) -> str:
+        return ""
+
+    @property
     def evolves(self) -> bool:
         return True
 

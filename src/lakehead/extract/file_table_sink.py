@@ -96,6 +96,15 @@ class FileTableSink:
         """False: files that were written are not changed."""
         return False
 
+    @property
+    def renewal(self) -> str:
+        """What to do so that the table is loaded with other columns."""
+        return f"rename the table, or remove {self._folders}, and load it again"
+
+    @property
+    def _folders(self) -> str:
+        return " and ".join(sink.root for sink in (self.raw, self.out) if sink)
+
     def source_columns(self) -> pa.Schema | None:
         """The columns of raw's newest directory, without our own; None if there is none."""
         slices = self._slices()
@@ -113,10 +122,9 @@ class FileTableSink:
             return
         wanted = from_arrow_schema(raw_schema(columns), prefer_timestamp_ntz=True)
         if faults := _differences(wanted, self._read([slices[-1][1]]).schema):
-            folders = " and ".join(sink.root for sink in (self.raw, self.out) if sink)
             raise Misconfigured(
                 f"The files of {self.settings.name} do not match their source, which has changed: {'; '.join(faults)}. "
-                f"Nothing was written. Rename the table, or remove {folders}, and load it again."
+                f"Nothing was written. What to do: {self.renewal}."
             )
 
     def has_published(self) -> bool:

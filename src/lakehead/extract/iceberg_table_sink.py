@@ -86,6 +86,11 @@ class IcebergTableSink:
         """True: columns are added and widened by their field ids."""
         return True
 
+    @property
+    def renewal(self) -> str:
+        """Nothing: it evolves."""
+        return ""
+
     def source_columns(self) -> pa.Schema | None:
         """Raw's columns without our own; None if it does not exist."""
         if self._raw is None:

@@ -73,7 +73,7 @@ def validated(
                 renamed_to=change.renamed_to,
             )
         )
-    check_decisions(table.name, decisions, evolves=sink.evolves)
+    check_decisions(table.name, decisions, renewal=sink.renewal)
     plan = planned(there, source, decisions)
     read = pa.schema([source.field(name) for name in plan.read])
     declared = {column.name: column.declared for column in info.columns}

@@ -141,6 +141,11 @@ class TableSink(Protocol):
         """Whether columns can be added to a table that exists, and widened."""
         ...
 
+    @property
+    def renewal(self) -> str:
+        """What to do so that the table is loaded with other columns, if it does not evolve; else empty."""
+        ...
+
     def source_columns(self) -> pa.Schema | None:
         """Raw's columns without our own; None if it does not exist."""
         ...

@@ -230,16 +230,17 @@ def _action(change: Change, policy: SchemaPolicy, *, merges: bool, evolves: bool
     return action
 
 
-def check_decisions(name: str, decisions: Sequence[Decision], *, evolves: bool = True) -> None:
-    """Raise `SchemaFrozen` or `TableSetAside` if one of them stops the table."""
+def check_decisions(name: str, decisions: Sequence[Decision], *, renewal: str = "") -> None:
+    """Raise `SchemaFrozen` or `TableSetAside` if one of them stops the table.
+
+    `renewal` is what to do about a table whose columns cannot be changed where it is stored.
+    """
     frozen = [each.change for each in decisions if each.action is Action.FREEZE]
     if frozen:
         said = "; ".join(map(str, frozen))
         advice = "; ".join(dict.fromkeys(ADVICE[change.drift] for change in frozen))
-        if not evolves:
-            advice = (
-                "columns of a file sink cannot be changed: rename the table, or remove its folders, and load it again"
-            )
+        if renewal:
+            advice = f"columns of a file sink cannot be changed: {renewal}"
         raise SchemaFrozen(
             f"The table {name} does not match its source: {said}. Nothing was changed. What to do: {advice}."
         )

@@ -26,6 +26,7 @@ from lakehead.run.observe.openlineage import Dataset, OpenLineageSubscriber, Tab
 from lakehead.run.observe.outputs import AppendOnlyFile, local_path, warn_on_stderr
 from lakehead.run.observe.run_metrics import RunMetrics
 from lakehead.run.wiring import Wiring
+from lakehead.source.dialects import DIALECTS
 from lakehead.state.buffered import BufferedState
 from lakehead.telemetry.background_sender import LostMessages
 from lakehead.telemetry.emitter import Emitter
@@ -152,16 +153,15 @@ def table_lineage(wiring: Wiring, table: TableConfig) -> TableLineage:
     """Return the datasets of a table, by OpenLineage's naming. They hold no user and no password."""
     source = wiring.source_settings(wiring.config.source_of(table))
     name = ".".join(part for part in (table.schema_name, table.table) if part)
+    dialect = DIALECTS.named(source.dialect)
     if source.host:
-        scheme = "postgres" if source.dialect == "postgresql" else source.dialect
         port = f":{source.port}" if source.port else ""
-        within_schema = source.dialect == "mysql" and table.schema_name  # MySQL's schemas are its databases
-        whole = name if within_schema else f"{source.database}.{name}"
-        read = Dataset(f"{scheme}://{source.host}{port}", whole)
-    elif source.dialect == "jdbc":  # its URL may hold anything
-        read = Dataset("jdbc", name)
+        whole = name if dialect.schemas_are_databases and table.schema_name else f"{source.database}.{name}"
+        read = Dataset(f"{dialect.lineage_scheme}://{source.host}{port}", whole)
+    elif dialect.takes_driver:  # its URL may hold anything
+        read = Dataset(dialect.lineage_scheme, name)
     else:
-        read = Dataset("file", f"{source.database}#{name}")
+        read = Dataset(dialect.lineage_scheme, f"{source.database}#{name}")
     sink = wiring.config.sink_of(table)
     raw, out = wiring.places_of(table)
     if isinstance(sink, FileSinkConfig):

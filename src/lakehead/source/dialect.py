@@ -128,6 +128,15 @@ class Dialect:
     takes_properties: bool = False
     """Whether a configuration may have `properties`: connection parameters of the driver."""
 
+    takes_driver: bool = False
+    """Whether a configuration may have `driver`: the class of a JDBC driver."""
+
+    lineage_scheme: str = ""
+    """Its name in OpenLineage's names of datasets."""
+
+    schemas_are_databases: bool = False
+    """Whether a schema is a database of its own, and not one of several in a database."""
+
     timestamp_has_zone: bool = False
     """Whether its type `timestamp` is an instant that each session sees in its own time zone."""
 

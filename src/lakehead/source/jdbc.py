@@ -56,4 +56,6 @@ JDBC = Dialect(
     jdbc=JdbcAccess(
         url=lambda settings: settings.database, properties=driver_properties, session_statement=_session_statement
     ),
+    takes_driver=True,
+    lineage_scheme="jdbc",
 )

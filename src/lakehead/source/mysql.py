@@ -116,4 +116,6 @@ MYSQL = Dialect(
         ),
         DriverProblem.UNREACHABLE: ("lost connection", "bytes remaining on stream", "can't connect"),
     },
+    lineage_scheme="mysql",
+    schemas_are_databases=True,
 )

@@ -98,4 +98,5 @@ POSTGRESQL = Dialect(
             "terminating connection",
         ),
     },
+    lineage_scheme="postgres",
 )

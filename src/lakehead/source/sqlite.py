@@ -65,4 +65,5 @@ SQLITE = Dialect(
         DriverProblem.NOT_A_DATABASE: ("file is not a database",),
         DriverProblem.UNREACHABLE: ("database is locked",),
     },
+    lineage_scheme="file",
 )

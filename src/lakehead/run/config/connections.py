@@ -17,7 +17,6 @@ from lakehead.run.config.base import (
     invalid,
 )
 from lakehead.source.dialects import DIALECTS
-from lakehead.source.jdbc import JDBC
 
 UNSAFE_URL = 'must not contain a password. Add "password": {"env": "NAME"} instead.'
 _SECRET_SETTING = re.compile(r"(?i)(passw\w*|pwd|secret\w*|token)\s*=")
@@ -103,7 +102,7 @@ class SourceConfig(ConfigModel):
     @classmethod
     def _driver(cls, driver: str | None, info: ValidationInfo) -> str | None:
         dialect = info.data.get("dialect")
-        if driver is not None and dialect not in (None, JDBC.name):
+        if driver is not None and dialect is not None and not DIALECTS.named(dialect).takes_driver:
             raise invalid(f"is not supported by the dialect {dialect}, which has its own. Remove it.")
         return driver
 
