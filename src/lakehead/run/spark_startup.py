@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING
 
 from lakehead.spark.jars import Say
@@ -23,11 +24,15 @@ def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[
     Yields a function that waits for the session and returns it, or raises the error of its start. If the process is
     interrupted during the start, the JVM is left to end with the process.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="lakehead-start")
-    started = pool.submit(start_session, settings, say)
+    pool, imported = ThreadPoolExecutor(1, thread_name_prefix="lakehead-start"), Event()
+    started = pool.submit(start_session, settings, say, imported)
     pool.shutdown(wait=False)  # nothing else is submitted
     timeout: float | None = None
     try:
+        try:
+            import pyspark.sql  # noqa: F401, PLC0415 - by one thread alone: its modules import each other
+        finally:
+            imported.set()
         yield started.result
     except (KeyboardInterrupt, SystemExit):
         timeout = STOP_SECONDS
@@ -37,9 +42,10 @@ def start_in_background(settings: SparkSettings, say: Say) -> Iterator[Callable[
             end_session(started.result())
 
 
-def start_session(settings: SparkSettings, say: Say) -> "SparkSession":
-    """Start the JVM first, then import PySpark while it starts."""
+def start_session(settings: SparkSettings, say: Say, imported: Event) -> "SparkSession":
+    """Start the JVM at once, and a session in it when PySpark is imported."""
     starting = start_jvm(settings, say=say)
+    imported.wait()
     from lakehead.spark.session import connect  # noqa: PLC0415 - see above
 
     return connect(starting)
